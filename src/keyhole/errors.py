@@ -1,0 +1,90 @@
+"""Every error Keyhole raises on purpose.
+
+    KeyholeError
+    ├── ModelError            the model cannot be loaded or is not what its family says
+    │   ├── UnknownFamily     no row in the family table for this architecture
+    │   ├── ProofFailed       coefficients @ V + b, or the residual identity, does not hold
+    │   └── UnsafeCheckpoint  only pickled weights are there, and pickles are never loaded
+    ├── CorpusError           a text cannot be read, is empty, is not UTF-8, lacks its field
+    ├── RunError              a run directory cannot be written, opened, resumed or merged
+    │   ├── RunExists         the directory is there already
+    │   ├── RunDamaged        a file is missing, cut short, or not what its checksum says
+    │   ├── SchemaTooNew      written by a newer Keyhole
+    │   └── ShardError        a shard is missing, doubled, or of another scan
+    ├── OutOfMemory           one unit alone does not fit
+    ├── DiskFull              no room left; what is done stays resumable
+    ├── Interrupted           Ctrl-C; what is done stays resumable
+    ├── UsageError            an option or an argument that cannot be
+    └── MissingExtra          an optional dependency is not installed
+
+A message says what failed, with which values, and what to do about it.
+"""
+
+from __future__ import annotations
+
+
+class KeyholeError(Exception):
+    """Base of every error Keyhole raises on purpose."""
+
+
+class ModelError(KeyholeError):
+    """The model cannot be loaded, or is not what its family says."""
+
+
+class UnknownFamily(ModelError):
+    """No row in the family table describes this architecture."""
+
+
+class ProofFailed(ModelError):
+    """The family's description does not reproduce the model's own numbers."""
+
+
+class UnsafeCheckpoint(ModelError):
+    """The weights are pickled, and pickles are never loaded."""
+
+
+class CorpusError(KeyholeError):
+    """A corpus cannot be read."""
+
+
+class RunError(KeyholeError):
+    """A run directory cannot be written, opened, resumed or merged."""
+
+
+class RunExists(RunError):
+    """The run directory is there already."""
+
+
+class RunDamaged(RunError):
+    """A file of the run is missing, cut short or changed."""
+
+
+class SchemaTooNew(RunError):
+    """The run was written by a newer Keyhole."""
+
+
+class ShardError(RunError):
+    """A shard is missing, doubled, or belongs to another scan."""
+
+
+class OutOfMemory(KeyholeError):
+    """Not even one unit fits."""
+
+
+class DiskFull(KeyholeError):
+    """The disk has no room left."""
+
+
+class Interrupted(KeyholeError):
+    """Stopped by the user; what is done stays resumable."""
+
+
+class UsageError(KeyholeError, ValueError):
+    """An option or an argument that cannot be."""
+
+
+class MissingExtra(KeyholeError, ImportError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(f"{purpose} needs the package '{package}'. Install it with: pip install 'keyhole[{extra}]'")

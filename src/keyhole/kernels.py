@@ -1,0 +1,214 @@
+"""The top-t contract of `topk.py` at the speed of the forward pass.
+
+The index is a filter. Once every cell has its list, few coefficients beat a cell's t-th best: compare, keep the
+survivors, and merge them into the lists now and then. A stale threshold only lets more survivors through; nothing that
+belongs in a list is ever dropped, so the result is exact.
+
+Statistics are exact too, in the sense that matters: each batch's sums are turned into integers (64 bits of whole, 52 of
+fraction), and integers add up to the same bytes in whatever order the batches come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from .topk import UNFILLED, Keys, one_per_group, pack
+
+FRACTION = 52
+SMALLEST = float(np.nextafter(np.float32(0), np.float32(1)))
+"""A trigger's coefficient is above zero."""
+
+UnitOf = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Which entries of a batch [rows, columns] are candidates, in blocks of which one may enter a list.
+
+    A block is a window (one trigger a sentence) or a single prefix. Blocks are of one width: where a window has fewer
+    candidates, its last one is repeated with weight 0, which changes neither its largest nor its smallest coefficient.
+    """
+
+    index: Tensor
+    """[blocks · width] places in the flattened batch"""
+    weights: Tensor
+    """[blocks · width] 1 for a candidate, 0 for a repetition"""
+    valid: npt.NDArray[np.bool_]
+    """[blocks, width] the same as a mask"""
+    first: npt.NDArray[np.int64]
+    """[blocks] the token index of each block's first column"""
+
+
+def candidates(
+    columns: int, starts: int, lengths: npt.NDArray[Any], old: npt.NDArray[Any], first_tokens: npt.NDArray[np.int64], per: str
+) -> Candidates:
+    """The candidates of a batch of windows: own tokens only, new prefixes only."""
+    place = np.arange(lengths.max())
+    valid = (place >= old[:, None]) & (place < lengths[:, None])
+    place = np.where(valid, place, lengths[:, None] - 1)
+    index = np.arange(len(lengths))[:, None] * columns + starts + place
+    if per == "prefix":
+        index = index[valid][:, None]
+        first_tokens = (first_tokens[:, None] + place)[valid]
+        valid = np.ones(index.shape, bool)
+    return Candidates(
+        torch.from_numpy(index.ravel()), torch.from_numpy(valid.ravel().astype(np.float32)), valid, first_tokens
+    )
+
+
+class Index:
+    """Every cell's best candidates and statistics so far.
+
+    `state` is all there is to it: save it, load it, merge it with another's, and go on.
+    """
+
+    def __init__(self, layers: int, cells: int, top: int, *, signed: bool, unit_of: UnitOf | None = None) -> None:
+        self.layers, self.cells, self.top, self.signed = layers, cells, top, signed
+        self.unit_of = unit_of
+        """given where a unit may come in several blocks, of which only the best may enter"""
+        sides = 2 if signed else 1
+        self.n = 0
+        self.keys: Keys = np.full((sides, layers, cells, top), UNFILLED, np.int64)
+        self.active = np.zeros((layers, cells), np.int64)
+        self.sums = np.zeros((layers, cells, 2, 2), np.int64)
+        self.extremes = np.stack([np.full((layers, cells), s, np.float32) for s in (-np.inf, np.inf)], -1)
+        self._bars = [[torch.full((cells,), SMALLEST) for _ in range(layers)] for _ in range(sides)]
+        self._pending: list[list[list[tuple[npt.NDArray[Any], Keys]]]] = [[[] for _ in range(layers)] for _ in range(sides)]
+        self._waiting = np.zeros((sides, layers), np.int64)
+        self._scratch = torch.empty(0)
+
+    # The state
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        self.flush()
+        return {
+            "n": np.array(self.n),
+            "keys": self.keys,
+            "active": self.active,
+            "sums": self.sums,
+            "extremes": self.extremes,
+        }
+
+    def load(self, state: dict[str, npt.NDArray[Any]]) -> None:
+        self.n = int(state["n"])
+        self.keys, self.active = state["keys"].copy(), state["active"].copy()
+        self.sums, self.extremes = state["sums"].copy(), state["extremes"].copy()
+        for side in range(len(self.keys)):
+            for layer in range(self.layers):
+                self._raise_bar(side, layer, np.arange(self.cells))
+
+    # A batch
+
+    def update(self, layer: int, x: Tensor, batch: Candidates) -> None:
+        """Take in one layer's coefficients [rows, columns, cells] of a batch: all of it, or (out of memory) none."""
+        picked = x.reshape(-1, self.cells).index_select(0, batch.index.to(x.device)).float()
+        if self._scratch.shape != picked.shape or self._scratch.device != picked.device:
+            self._scratch = torch.empty_like(picked)
+        weights = batch.weights.to(picked.device)
+        total = weights @ picked
+        squares = weights @ torch.mul(picked, picked, out=self._scratch)
+        active = weights @ torch.gt(picked, 0, out=self._scratch)
+        blocks, width = batch.valid.shape
+        by_block = picked.view(blocks, width, self.cells)
+        high, low = (by_block.amax(1), by_block.amin(1)) if width > 1 else (picked, picked)
+        extremes = torch.stack([high.amax(0), low.amin(0)], -1).cpu().numpy()
+        if not np.isfinite(extremes).all():
+            raise FloatingPointError(f"Layer {layer}")
+        survivors = [self._survivors(0, layer, high, by_block, batch)]
+        if self.signed:
+            survivors.append(self._survivors(1, layer, -low, by_block, batch))
+
+        self.active[layer] += active.cpu().numpy().astype(np.int64)
+        add_exactly(self.sums[layer], torch.stack([total, squares], -1).cpu().numpy().astype(np.float64))
+        np.maximum(self.extremes[layer, :, 0], extremes[:, 0], out=self.extremes[layer, :, 0])
+        np.minimum(self.extremes[layer, :, 1], extremes[:, 1], out=self.extremes[layer, :, 1])
+        for side, (cells, keys) in enumerate(survivors):
+            self._pending[side][layer].append((cells, keys))
+            self._waiting[side, layer] += len(cells)
+            if self._waiting[side, layer] > 2 * self.cells:
+                self._merge(side, layer)
+
+    def _survivors(
+        self, side: int, layer: int, best: Tensor, by_block: Tensor, batch: Candidates
+    ) -> tuple[npt.NDArray[Any], Keys]:
+        """What can enter a list: at least the cell's t-th best (an equal one may stand earlier in the corpus)."""
+        device = best.device
+        found = np.flatnonzero((best >= self._bars[side][layer].to(device)).cpu().numpy())
+        block, cell = np.divmod(found, self.cells)
+        coefficients = best.reshape(-1)[torch.from_numpy(found).to(device)].cpu()
+        tokens = batch.first[block]
+        if by_block.shape[1] > 1:
+            columns = by_block[torch.from_numpy(block).to(device), :, torch.from_numpy(cell).to(device)].cpu()
+            hit = (columns == (coefficients if side == 0 else -coefficients)[:, None]).numpy() & batch.valid[block]
+            tokens = tokens + hit.argmax(1)
+        small = np.uint16 if self.cells <= 1 << 16 else np.uint32
+        return cell.astype(small), pack(coefficients.numpy(), tokens)
+
+    # Merging
+
+    def flush(self) -> None:
+        for side, layer in np.argwhere(self._waiting):
+            self._merge(int(side), int(layer))
+
+    def _merge(self, side: int, layer: int) -> None:
+        cells = np.concatenate([pair[0] for pair in self._pending[side][layer]])
+        keys = np.concatenate([pair[1] for pair in self._pending[side][layer]])
+        self._pending[side][layer], self._waiting[side, layer] = [], 0
+        lists = self.keys[side, layer]
+        entering = keys < lists[cells, -1]
+        cells, keys = cells[entering], keys[entering]
+        if not len(cells):
+            return
+        if self.unit_of:
+            order = np.lexsort((keys, units := self.unit_of(keys & 0xFFFFFFFF), cells))
+            cells, keys, units = cells[order], keys[order], units[order]
+            fresh = np.append(True, (cells[1:] != cells[:-1]) | (units[1:] != units[:-1]))
+            cells, keys = cells[fresh], keys[fresh]
+        order = np.argsort(cells, kind="stable")
+        touched, rank, counts = _ranks(cells[order])
+        if counts.max() > 4 * self.top:  # a few cells got very many: the best t of each are enough
+            order = np.lexsort((keys, cells))
+            touched, rank, counts = _ranks(cells[order])
+            order, rank = order[rank < self.top], rank[rank < self.top]
+            counts = np.minimum(counts, self.top)
+        rows = np.full((len(touched), self.top + int(counts.max())), UNFILLED, np.int64)
+        rows[:, : self.top] = lists[touched]
+        rows[np.repeat(np.arange(len(touched)), counts), self.top + rank] = keys[order]
+        if self.unit_of:
+            rows = one_per_group(rows, self.unit_of(rows & 0xFFFFFFFF))
+        rows.sort(axis=1)
+        lists[touched] = rows[:, : self.top]
+        self._raise_bar(side, layer, touched)
+
+    def _raise_bar(self, side: int, layer: int, touched: npt.NDArray[Any]) -> None:
+        last = self.keys[side, layer, touched, -1]
+        bits = (0x7FFFFFFF - (last >> 32)).astype(np.int32)
+        bars = np.where(last == UNFILLED, np.float32(SMALLEST), bits.view(np.float32))
+        self._bars[side][layer][torch.from_numpy(touched.astype(np.int64))] = torch.from_numpy(bars)
+
+
+def _ranks(cells: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Of sorted cells: the distinct ones, each entry's place among its cell's, how many each has."""
+    begins = np.flatnonzero(np.append(True, cells[1:] != cells[:-1]))
+    counts = np.diff(np.append(begins, len(cells)))
+    return cells[begins], np.arange(len(cells)) - np.repeat(begins, counts), counts
+
+
+def add_exactly(total: npt.NDArray[np.int64], addend: npt.NDArray[np.float64]) -> None:
+    """Add floats to integer totals [..., (whole, fraction)]; a sum of sums is the same in any order."""
+    whole = np.floor(addend)
+    fraction = ((addend - whole) * 2.0**FRACTION).astype(np.int64)
+    add_integers(total, np.stack([whole.astype(np.int64), fraction], -1))
+
+
+def add_integers(total: npt.NDArray[np.int64], addend: npt.NDArray[np.int64]) -> None:
+    total += addend
+    total[..., 0] += total[..., 1] >> FRACTION
+    total[..., 1] &= (1 << FRACTION) - 1

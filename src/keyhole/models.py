@@ -1,0 +1,382 @@
+"""Models: the family table, `load`, and the one thing a model is asked for, its memory coefficients.
+
+In every architecture the *input of the feed-forward down-projection* is the vector of memory coefficients, and that
+projection's weight holds the value vectors. So an architecture is a row of `FAMILIES`: data, not a class. To add one,
+write a row and a line in `tests/families.py`; `prove` checks the row against the model's own numbers at every load.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .errors import ModelError, ProofFailed, UnknownFamily, UsageError
+
+Sink = Callable[[int, Tensor], None]
+"""Receives (layer, coefficients [batch, tokens, cells]) while a batch runs."""
+
+DEFAULT_CONTEXT = 2048
+"""Units are run alone; a longer window than this has to be asked for."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """Where an architecture keeps its memories. Paths are attribute paths; those below `layers` start at one layer."""
+
+    layers: str
+    """the list of blocks"""
+    down: str
+    """the feed-forward down-projection: its input is the coefficients, its weight the values"""
+    attention: str
+    """the attention's output projection, needed to prove the residual identity"""
+    final_norm: str
+    """the norm before the unembedding"""
+    transposed: bool = False
+    """the weight is stored [cells, model], as GPT-2's Conv1D does, instead of Linear's [model, cells]"""
+    activation: str | None = None
+    """the configuration's name for the activation where the coefficient is the activation's output (no gate)"""
+    ff_norm: str | None = None
+    """a norm between the feed-forward output and the residual"""
+    attention_norm: str | None = None
+    """a norm between the attention output and the residual"""
+
+
+_LLAMA = Family("model.layers", "mlp.down_proj", "self_attn.o_proj", "model.norm")
+_NORMED = replace(_LLAMA, ff_norm="post_feedforward_layernorm", attention_norm="post_attention_layernorm")
+
+FAMILIES: dict[str, Family] = {
+    "bloom": Family("transformer.h", "mlp.dense_4h_to_h", "self_attention.dense", "transformer.ln_f"),
+    "falcon": Family(
+        "transformer.h", "mlp.dense_4h_to_h", "self_attention.dense", "transformer.ln_f", activation="activation"
+    ),
+    "gemma": _LLAMA,
+    "gemma2": _NORMED,
+    "gemma3_text": _NORMED,
+    "gpt2": Family(
+        "transformer.h", "mlp.c_proj", "attn.c_proj", "transformer.ln_f", True, activation="activation_function"
+    ),
+    "gpt_neo": Family(
+        "transformer.h", "mlp.c_proj", "attn.attention.out_proj", "transformer.ln_f", activation="activation_function"
+    ),
+    "gpt_neox": Family(
+        "gpt_neox.layers", "mlp.dense_4h_to_h", "attention.dense", "gpt_neox.final_layer_norm", activation="hidden_act"
+    ),
+    "gptj": Family(
+        "transformer.h", "mlp.fc_out", "attn.out_proj", "transformer.ln_f", activation="activation_function"
+    ),
+    "llama": _LLAMA,
+    "mistral": _LLAMA,
+    "olmo": _LLAMA,
+    "olmo2": _NORMED,
+    "opt": Family(
+        "model.decoder.layers",
+        "fc2",
+        "self_attn.out_proj",
+        "model.decoder.final_layer_norm",
+        activation="activation_function",
+    ),
+    "phi": Family("model.layers", "mlp.fc2", "self_attn.dense", "model.final_layernorm", activation="hidden_act"),
+    "phi3": _LLAMA,
+    "qwen2": _LLAMA,
+    "qwen3": _LLAMA,
+    "smollm3": _LLAMA,
+    "starcoder2": Family("model.layers", "mlp.c_proj", "self_attn.o_proj", "model.norm", activation="hidden_act"),
+}
+"""One row an architecture, by the `model_type` of its configuration."""
+
+NON_NEGATIVE = {"relu", "relu2", "relu6", "sigmoid"}
+
+
+def family_of(model_type: str) -> Family:
+    if model_type not in FAMILIES:
+        raise UnknownFamily(
+            f"Keyhole does not know the architecture '{model_type}'. It knows: {', '.join(sorted(FAMILIES))}. "
+            "To add one, write a row in FAMILIES (keyhole/models.py): the paths of its blocks, its feed-forward "
+            "down-projection, its attention output projection and its final norm; docs/families.md shows how."
+        )
+    return FAMILIES[model_type]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Token windows to run together: right-padded, so that causal attention needs no mask."""
+
+    ids: Tensor
+    """[rows, columns] token ids, the start token included"""
+    starts: int
+    """how many special tokens stand before a window's own tokens (0 or 1)"""
+
+
+class Model:
+    """A language model opened at its feed-forward layers. Made by `keyhole.load`."""
+
+    def __init__(self, lm: nn.Module, tokenizer: Any, *, source: str, revision: str | None = None) -> None:
+        self.lm = lm.eval().requires_grad_(False)
+        self.tokenizer = tokenizer
+        self.source = source
+        self.revision = revision
+        self.config: Any = lm.config
+        self.family = family_of(self.config.model_type)
+        try:
+            self.blocks = list(self._get(lm, self.family.layers).children())
+            self.downs = [self._get(block, self.family.down) for block in self.blocks]
+        except AttributeError as missing:
+            raise ProofFailed(
+                f"{source} says it is a '{self.config.model_type}' but has no module at the family's path: {missing}."
+            ) from None
+        widths = {self._width(down) for down in self.downs}
+        if len(widths) != 1:
+            raise ModelError(f"{source} has layers of different widths ({sorted(widths)} cells); Keyhole needs one width.")
+        self.layers, self.cells = len(self.blocks), widths.pop()
+
+    @staticmethod
+    def _get(root: nn.Module, path: str) -> nn.Module:
+        return root.get_submodule(path)
+
+    def _width(self, down: nn.Module) -> int:
+        weight = down.weight
+        assert isinstance(weight, Tensor)
+        return weight.shape[0 if self.family.transposed else 1]
+
+    # What the model is
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.lm.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(self.lm.parameters()).dtype
+
+    @property
+    def signed(self) -> bool:
+        """Whether a coefficient can be negative: always, unless the activation itself forbids it."""
+        name = self.family.activation and getattr(self.config, self.family.activation, None)
+        return name not in NON_NEGATIVE
+
+    @property
+    def max_context(self) -> int | None:
+        """How many tokens the model was built to see, where its configuration says so."""
+        for name in ("max_position_embeddings", "n_positions", "seq_length"):
+            value = getattr(self.config, name, None)
+            if isinstance(value, int) and value > 0:
+                return value
+        return None
+
+    @property
+    def bos_id(self) -> int | None:
+        """The start token, also where the tokenizer does not add it by itself."""
+        token = self.tokenizer.bos_token_id
+        return None if token is None else int(token)
+
+    def values(self, layer: int) -> Tensor:
+        """The value vectors of a layer, [cells, model]."""
+        weight = self.downs[layer].weight
+        assert isinstance(weight, Tensor)
+        return weight if self.family.transposed else weight.T
+
+    def bias(self, layer: int) -> Tensor | None:
+        """What the layer adds whatever the input: the down-projection's bias."""
+        bias = getattr(self.downs[layer], "bias", None)
+        return bias if isinstance(bias, Tensor) else None
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of every weight, the same on any device: two models that compute differently do not share it."""
+        digest = hashlib.sha256()
+        for name, tensor in sorted(self.lm.state_dict(keep_vars=True).items()):
+            bits = tensor.detach().contiguous().view(-1).view(torch.uint8)
+            bits = torch.cat([bits, bits.new_zeros(-len(bits) % 8)]).view(torch.int64)
+            # wrapping integer sums: exact, hence the same in any order of summation
+            mixed = (bits ^ (bits >> 31)) * 0x5851F42D4C957F2D + torch.arange(len(bits), device=bits.device)
+            mixed = (mixed ^ (mixed >> 29)) * 0x27BB2EE687B0B0FD
+            line = f"{name} {tuple(tensor.shape)} {tensor.dtype} {int(bits.sum())} {int(mixed.sum())}\n"
+            digest.update(line.encode())
+        return digest.hexdigest()
+
+    # Text to tokens
+
+    @cached_property
+    def encoder(self) -> Any:
+        """The tokenizer's own fast core, set to read text as text: a `<s>` in a corpus is three characters."""
+        from tokenizers import Tokenizer
+
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            raise ModelError(
+                f"The tokenizer of {self.source} ({type(self.tokenizer).__name__}) has no fast form. Convert it once with "
+                "transformers.AutoTokenizer.from_pretrained(…, use_fast=True).save_pretrained(FOLDER), then load FOLDER."
+            )
+        encoder = Tokenizer.from_str(backend.to_str())
+        encoder.no_padding()
+        encoder.no_truncation()
+        encoder.encode_special_tokens = True
+        return encoder
+
+    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of texts, without special tokens."""
+        encoded = self.encoder.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in encoded]
+
+    # Coefficients
+
+    @torch.inference_mode()
+    def forward(self, ids: Tensor) -> None:
+        """Run the blocks on right-padded windows [rows, columns]. The vocabulary head is not run."""
+        self.lm.base_model(input_ids=ids.to(self.device), use_cache=False)  # type: ignore[operator]
+
+    def run(self, ids: Tensor, sink: Sink) -> None:
+        """`forward`, handing each layer's coefficients [rows, columns, cells] to `sink` as they come."""
+
+        def hook(layer: int) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+            return lambda module, inputs: sink(layer, inputs[0].reshape(*ids.shape, self.cells))
+
+        handles = [down.register_forward_pre_hook(hook(layer)) for layer, down in enumerate(self.downs)]
+        try:
+            self.forward(ids)
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def batch(self, windows: Sequence[Sequence[int]], *, bos: bool = True) -> Batch:
+        """Windows of token ids, right-padded into one batch."""
+        starts = int(bos and self.bos_id is not None)
+        ids = np.zeros((len(windows), starts + max(map(len, windows))), np.int64)
+        ids[:, :starts] = self.bos_id if starts else 0
+        for row, window in enumerate(windows):
+            ids[row, starts : starts + len(window)] = window
+        return Batch(torch.from_numpy(ids), starts)
+
+    def coefficients(self, text: str, *, bos: bool = True) -> Tensor:
+        """The memory coefficients of a short text: [layers, tokens, cells], float32, special tokens left out."""
+        (ids,) = self.tokenize([text])
+        if not ids:
+            raise UsageError(f"The text {text!r} has no tokens.")
+        return self.coefficients_of(ids, bos=bos)
+
+    def coefficients_of(self, ids: Sequence[int], *, bos: bool = True) -> Tensor:
+        """Like `coefficients`, of token ids."""
+        batch = self.batch([ids], bos=bos)
+        kept: list[Tensor] = []
+        self.run(batch.ids, lambda layer, x: kept.append(x[0, batch.starts :].float().cpu()))
+        return torch.stack(kept)
+
+    def __repr__(self) -> str:
+        return f"<keyhole.Model {self.source}: {self.config.model_type}, {self.layers} layers × {self.cells} cells>"
+
+
+def prove(model: Model) -> None:
+    """Check the family's row on one short input: the model is refused unless its own numbers come out.
+
+    coefficients @ V + b must equal the down-projection's output, and residual + attention + feed-forward (through
+    their post-norms, where there are any) must equal the next residual.
+    """
+    family, seen = model.family, {}
+
+    def keep(name: str, layer: int, side: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any = None) -> None:
+            value = (args[0] if args else kwargs["hidden_states"]) if side == "in" else output
+            value = value[0] if isinstance(value, tuple) else value
+            seen[name, layer] = value.detach().float().clone()  # some blocks go on to add in place
+
+        return hook
+
+    handles = []
+    for layer, block in enumerate(model.blocks):
+        down = model.downs[layer]
+        attention = block.get_submodule(family.attention_norm or family.attention)
+        ff = block.get_submodule(family.ff_norm) if family.ff_norm else down
+        handles += [
+            down.register_forward_pre_hook(keep("coefficients", layer, "in"), with_kwargs=True),
+            block.register_forward_pre_hook(keep("residual", layer, "in"), with_kwargs=True),
+            down.register_forward_hook(keep("down", layer, "out"), with_kwargs=True),
+            attention.register_forward_hook(keep("attention", layer, "out"), with_kwargs=True),
+            ff.register_forward_hook(keep("ff", layer, "out"), with_kwargs=True),
+            block.register_forward_hook(keep("next", layer, "out"), with_kwargs=True),
+        ]
+    try:
+        vocabulary = model.lm.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
+        ids = torch.arange(12) * 7919 % vocabulary
+        model.forward(ids[None])
+    finally:
+        for handle in handles:
+            handle.remove()
+
+    # how far two sums of the same terms may drift apart in the model's own precision
+    allowed = 1e-4 if model.dtype == torch.float32 else 3e-2
+    for layer in range(model.layers):
+        got = {name: seen[name, layer].flatten(0, -2) for name in ("coefficients", "down", "attention", "ff", "residual")}
+        rebuilt = got["coefficients"] @ model.values(layer).float()
+        bias = model.bias(layer)
+        rebuilt = rebuilt + bias.float() if bias is not None else rebuilt
+        check("coefficients @ V + b against the down-projection's output", model, layer, rebuilt, got["down"], allowed)
+        after = seen["next", layer].flatten(0, -2)
+        total = got["residual"] + got["attention"] + got["ff"]
+        check("residual + attention + feed-forward against the next residual", model, layer, total, after, allowed)
+        if layer + 1 < model.layers:
+            following = seen["residual", layer + 1].flatten(0, -2)
+            check("a layer's output against the next layer's input", model, layer, after, following, allowed)
+
+
+def check(what: str, model: Model, layer: int, got: Tensor, expected: Tensor, allowed: float) -> None:
+    difference = float((got - expected).norm() / expected.norm().clamp_min(1e-30))
+    if not difference <= allowed:
+        raise ProofFailed(
+            f"{model.source} is not what the family '{model.config.model_type}' says: in layer {layer}, {what}, the "
+            f"relative difference is {difference:.2e} where {allowed:.0e} is allowed. The coefficients would be wrong, so "
+            "the model is refused. If it is a variant of the architecture, it needs a row of its own in FAMILIES "
+            "(keyhole/models.py)."
+        )
+
+
+def load(
+    source: str | Model,
+    *,
+    dtype: str = "auto",
+    device: str = "auto",
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+) -> Model:
+    """Open a model: a hub id, a local folder, or a `.gguf` file.
+
+    `dtype` "auto" is float32 on a CPU and the checkpoint's own elsewhere; `device` "auto" is the GPU where there is one.
+    The family's description is proved on the loaded weights before the model is handed out.
+    """
+    if isinstance(source, Model):
+        return source
+    from .checkpoints import read
+
+    target = choose_device(device)
+    lm, tokenizer, revision = read(
+        source, dtype=choose_dtype(dtype, target), revision=revision, trust_remote_code=trust_remote_code, known=family_of
+    )
+    model = Model(lm.to(target), tokenizer, source=source, revision=revision)
+    prove(model)
+    return model
+
+
+def choose_device(device: str) -> torch.device:
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        target = torch.device(device)
+        torch.empty(0, device=target)
+    except (RuntimeError, AssertionError) as error:
+        raise UsageError(f"The device '{device}' cannot be used here: {str(error).splitlines()[0]}") from None
+    return target
+
+
+def choose_dtype(dtype: str, device: torch.device) -> str | torch.dtype:
+    if dtype == "auto":
+        return torch.float32 if device.type == "cpu" else "auto"
+    names = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if dtype not in names:
+        raise UsageError(f"The dtype '{dtype}' is not one of auto, {', '.join(names)}.")
+    return names[dtype]

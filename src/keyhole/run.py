@@ -1,0 +1,259 @@
+"""A finished run, opened: cells, their triggers, the statistics. Reads files only; no model is needed."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import store
+from .errors import UsageError
+from .vocabulary import Vocabulary
+
+_ADDRESS = re.compile(r"L(\d+)\.(\d+)")
+
+
+def parse_address(address: str) -> tuple[int, int]:
+    """`L12.345` → (12, 345)."""
+    if not (match := _ADDRESS.fullmatch(address.strip())):
+        raise UsageError(f"'{address}' is no cell address. A cell is written L12.345: layer 12, cell 345, both from 0.")
+    return int(match[1]), int(match[2])
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Statistics of coefficients over the distinct prefixes of the corpus; arrays [layers, cells], or one cell's numbers."""
+
+    n: Any
+    """distinct prefixes"""
+    active: Any
+    """of those, how many have a coefficient above zero"""
+    mean: Any
+    std: Any
+    max: Any
+    min: Any
+
+    @property
+    def active_fraction(self) -> Any:
+        return self.active / self.n
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """A prefix that makes a key fire."""
+
+    coefficient: float
+    unit: int
+    """units of the corpus counted from 0, repeated ones included"""
+    position: int
+    """index of the prefix's last token among its unit's own tokens"""
+    tokens: list[str]
+    """the prefix, token by token, readable"""
+    prefix: str
+    """the prefix as text"""
+    next_token: str | None
+    """what follows in the corpus; None behind a unit's last token"""
+    count: int
+    """how often this very prefix occurs in the corpus"""
+    ids: list[int]
+    """the prefix's token ids"""
+    next_id: int | None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A memory cell: layer and index from 0."""
+
+    run: Run
+    layer: int
+    index: int
+
+    @property
+    def address(self) -> str:
+        return f"L{self.layer}.{self.index}"
+
+    @property
+    def triggers(self) -> list[Trigger]:
+        """The prefixes with the largest coefficients, strongest first."""
+        return self.run.triggers(self.layer, self.index)
+
+    @property
+    def triggers_negative(self) -> list[Trigger]:
+        """The prefixes with the most negative coefficients; none where the activation forbids them."""
+        return self.run.triggers(self.layer, self.index, negative=True)
+
+    @property
+    def stats(self) -> Stats:
+        stats = self.run.stats
+        at = (self.layer, self.index)
+        return Stats(
+            n=int(stats.n[at]),
+            active=int(stats.active[at]),
+            mean=float(stats.mean[at]),
+            std=float(stats.std[at]),
+            max=float(stats.max[at]),
+            min=float(stats.min[at]),
+        )
+
+    @property
+    def dead(self) -> bool:
+        """Whether the key never fired: no coefficient above zero in the whole corpus."""
+        return self.stats.active == 0
+
+    def __repr__(self) -> str:
+        return f"<keyhole.Cell {self.address} of {self.run.path}>"
+
+
+class Run:
+    """A finished scan. Made by `keyhole.scan`, opened again by `keyhole.open`."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.manifest = store.read_manifest(self.path)
+        store.check_files(self.path, self.manifest)
+        model = self.manifest["model"]
+        self.layers, self.cells, self.signed = int(model["layers"]), int(model["cells"]), bool(model["signed"])
+        self.top, self.context = int(self.manifest["config"]["top"]), int(self.manifest["config"]["context"])
+
+    def _array(self, name: str) -> npt.NDArray[Any]:
+        return store.load_array(self.path, name)
+
+    # What was found, as arrays [layers, cells, top]
+
+    @cached_property
+    def coefficients(self) -> npt.NDArray[np.float32]:
+        """Largest coefficients of every cell, strongest first; NaN where unfilled."""
+        return self._array("coefficients")
+
+    @cached_property
+    def units(self) -> npt.NDArray[np.int32]:
+        """The units they stand in; −1 where unfilled."""
+        return self._array("units")
+
+    @cached_property
+    def positions(self) -> npt.NDArray[np.int32]:
+        """The positions of their prefixes' last tokens; −1 where unfilled."""
+        return self._array("positions")
+
+    @cached_property
+    def coefficients_negative(self) -> npt.NDArray[np.float32]:
+        """The other side: most negative coefficients first. All unfilled where the activation forbids them."""
+        return self._array("coefficients_negative") if self.signed else self._empty(np.nan, np.float32)
+
+    @cached_property
+    def units_negative(self) -> npt.NDArray[np.int32]:
+        return self._array("units_negative") if self.signed else self._empty(-1, np.int32)
+
+    @cached_property
+    def positions_negative(self) -> npt.NDArray[np.int32]:
+        return self._array("positions_negative") if self.signed else self._empty(-1, np.int32)
+
+    def _empty(self, value: float, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        return np.broadcast_to(np.array(value, dtype), (self.layers, self.cells, self.top))
+
+    @cached_property
+    def stats(self) -> Stats:
+        """Per cell: n, active (m > 0), mean, std, max, min."""
+        n = int(self.manifest["corpus"]["scanned_prefixes"])
+        sums = self._array("sums").astype(np.float64)
+        total, squares = (sums[:, :, i, 0] + sums[:, :, i, 1] * 2.0**-52 for i in (0, 1))
+        extremes = np.asarray(self._array("extremes"))
+        mean = total / n
+        return Stats(
+            n=np.full((self.layers, self.cells), n),
+            active=np.asarray(self._array("active")),
+            mean=mean,
+            std=np.sqrt(np.maximum(squares / n - mean**2, 0)),
+            max=extremes[:, :, 0],
+            min=extremes[:, :, 1],
+        )
+
+    @property
+    def dead(self) -> list[str]:
+        """Addresses of the cells whose keys never fired."""
+        return [f"L{layer}.{cell}" for layer, cell in np.argwhere(self.stats.active == 0)]
+
+    # Cells
+
+    def cell(self, layer: int, index: int) -> Cell:
+        if not (0 <= layer < self.layers and 0 <= index < self.cells):
+            raise UsageError(
+                f"There is no cell L{layer}.{index}: the model has layers 0 to {self.layers - 1} "
+                f"of cells 0 to {self.cells - 1}."
+            )
+        return Cell(self, int(layer), int(index))
+
+    def __getitem__(self, address: str) -> Cell:
+        return self.cell(*parse_address(address))
+
+    def triggers(self, layer: int, index: int, *, negative: bool = False) -> list[Trigger]:
+        side = "_negative" if negative else ""
+        coefficients, units, positions = (getattr(self, name + side)[layer, index] for name in store.TRIGGERS)
+        filled = int(np.count_nonzero(units >= 0))
+        return [self._trigger(float(coefficients[i]), int(units[i]), int(positions[i])) for i in range(filled)]
+
+    def _trigger(self, coefficient: float, unit: int, position: int) -> Trigger:
+        ids = self.unit_tokens(unit)
+        prefix = [int(i) for i in ids[self.window_start(position) : position + 1]]
+        next_id = int(ids[position + 1]) if position + 1 < len(ids) else None
+        return Trigger(
+            coefficient=coefficient,
+            unit=unit,
+            position=position,
+            tokens=[self.vocabulary.piece(i) for i in prefix],
+            prefix=self.vocabulary.text(prefix),
+            next_token=None if next_id is None else self.vocabulary.piece(next_id),
+            count=self._count(unit, position),
+            ids=prefix,
+            next_id=next_id,
+        )
+
+    # The text
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary(store.tokenizer_file(self.path))
+
+    @cached_property
+    def _corpus(self) -> dict[str, npt.NDArray[Any]]:
+        return {name: self._array(name) for name in store.CORPUS}
+
+    def unit_tokens(self, unit: int) -> Sequence[int]:
+        """The token ids of a unit of the corpus."""
+        begin, end = self._corpus["unit_offsets"][unit : unit + 2]
+        return self._corpus["tokens"][begin:end]  # type: ignore[return-value]
+
+    def unit_source(self, unit: int) -> tuple[int, int]:
+        """The document a unit stands in, and where in its text it starts."""
+        return int(self._corpus["unit_documents"][unit]), int(self._corpus["unit_starts"][unit])
+
+    def window_start(self, position: int) -> int:
+        """Where the window of a position starts: 0, unless the unit is longer than the context."""
+        room = self.context - int(self.manifest["config"]["starts"])
+        return position // room * room
+
+    def _count(self, unit: int, position: int) -> int:
+        token = int(self._corpus["unit_offsets"][unit]) + position
+        repeated = self._corpus["repeated_tokens"]
+        at = int(np.searchsorted(repeated, token))
+        if at < len(repeated) and repeated[at] == token:
+            return int(self._corpus["repeated_counts"][at])
+        return 1
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file())
+
+    def __repr__(self) -> str:
+        return f"<keyhole.Run {self.path}: {self.manifest['model']['source']}, {self.layers} layers × {self.cells} cells>"

@@ -1,0 +1,63 @@
+"""Tokens as people read them: no `Ġ`, no `▁`, and a token that is half a character shown as its bytes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from functools import cache, cached_property
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+@cache
+def _byte_letters() -> dict[str, int]:
+    """Byte-level BPE writes each byte as one printable letter: bytes that print stand for themselves, the others are
+    numbered on from 256."""
+    printing = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printing]
+    return {chr(byte): byte for byte in printing} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+class Vocabulary:
+    """A tokenizer read back from its `tokenizer.json`; no model library needed."""
+
+    def __init__(self, path: Path) -> None:
+        self.tokenizer = Tokenizer.from_file(str(path))
+        core = json.loads(self.tokenizer.to_str())
+        self._byte_level = "ByteLevel" in json.dumps([core.get("decoder"), core.get("pre_tokenizer")])
+        self._added = {token["id"] for token in core.get("added_tokens", [])}
+
+    def __len__(self) -> int:
+        return int(self.tokenizer.get_vocab_size(with_added_tokens=True))
+
+    def text(self, ids: Sequence[int]) -> str:
+        """The text of a sequence of tokens."""
+        return str(self.tokenizer.decode([int(i) for i in ids], skip_special_tokens=False))
+
+    def raw(self, token: int) -> bytes:
+        """The bytes a token stands for."""
+        piece = self.tokenizer.id_to_token(int(token))
+        if piece is None:
+            return b""
+        if token in self._added:
+            return str(piece).encode()
+        if self._byte_level and all(letter in _byte_letters() for letter in piece):
+            return bytes(_byte_letters()[letter] for letter in piece)
+        if match := _BYTE.fullmatch(piece):
+            return bytes([int(match[1], 16)])
+        return str(piece).replace("▁", " ").encode("utf-8", "surrogatepass")
+
+    @cached_property
+    def _pieces(self) -> dict[int, str]:
+        return {}
+
+    def piece(self, token: int) -> str:
+        """One token, readable: bytes that are no whole character are written `\\xe2`."""
+        token = int(token)
+        if token not in self._pieces:
+            self._pieces[token] = self.raw(token).decode("utf-8", "backslashreplace")
+        return self._pieces[token]
