@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from .engine import merge, scan
     from .errors import KeyholeError
     from .models import FAMILIES, Family, Model, load
+    from .recheck import verify
     from .run import Cell, Run, Stats, Trigger
     from .run import Run as open
-    from .verify import verify
 
 _WHERE = {
     "Cell": "run",
@@ -34,7 +34,7 @@ _WHERE = {
     "load": "models",
     "merge": "engine",
     "scan": "engine",
-    "verify": "verify",
+    "verify": "recheck",
 }
 
 __all__ = [

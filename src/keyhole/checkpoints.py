@@ -35,6 +35,7 @@ def read(
     from transformers.utils import logging
 
     logging.disable_progress_bar()
+    logging.set_verbosity_error()
     where = str(from_gguf(Path(source))) if source.endswith(".gguf") else source
     if os.path.isdir(where):
         refuse_pickles(Path(where))
@@ -59,7 +60,9 @@ def read(
 def refuse_pickles(folder: Path) -> None:
     if not (folder / "config.json").exists():
         raise ModelError(f"{folder} is no model folder: it has no config.json.")
-    if not list(folder.glob("*.safetensors")) and (pickled := sorted(folder.glob("*.bin")) + sorted(folder.glob("*.pt"))):
+    if not list(folder.glob("*.safetensors")) and (
+        pickled := sorted(folder.glob("*.bin")) + sorted(folder.glob("*.pt"))
+    ):
         raise UnsafeCheckpoint(f"{_advice(str(folder))} (found {pickled[0].name})")
 
 

@@ -51,7 +51,9 @@ def _version(value: bool) -> None:
 
 @app.callback()
 def _root(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None: ...
 
 
@@ -71,24 +73,32 @@ def scan(
     per: Annotated[Per, typer.Option(help="One trigger a sentence (its best prefix), or every prefix.")] = Per.sentence,
     unit: Annotated[UnitOption, typer.Option(help="What the model sees alone.")] = UnitOption.sentence,
     context_: Annotated[
-        int | None, typer.Option("--context", help="Longest window in tokens.  [default: the model's own, at most 2048]")
+        int | None,
+        typer.Option("--context", help="Longest window in tokens.  [default: the model's own, at most 2048]"),
     ] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="Stop the corpus after so many tokens, at a unit's end.")] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="Stop the corpus after so many tokens, at a unit's end.")
+    ] = None,
     batch_tokens: Annotated[
         int | None, typer.Option(help="Tokens a batch, padding included.  [default: chosen for the device]")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps, …")] = "auto",
     dtype: Annotated[Dtype, typer.Option(help="auto: float32 on a CPU, else the checkpoint's own.")] = Dtype.auto,
-    shard: Annotated[str | None, typer.Option(help="Scan part i of n (i from 1), as in 2/8; merge the parts after.")] = None,
+    shard: Annotated[
+        str | None, typer.Option(help="Scan part i of n (i from 1), as in 2/8; merge the parts after.")
+    ] = None,
     bos: Annotated[bool, typer.Option("--bos/--no-bos", help="Put the start token before every unit.")] = True,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished scan.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a run that is there.")] = False,
-    text_field: Annotated[str | None, typer.Option(help="The field of a record that holds the text.  [default: text]")] = None,
+    text_field: Annotated[
+        str | None, typer.Option(help="The field of a record that holds the text.  [default: text]")
+    ] = None,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run the model repository's own code. Off, and best left off.")
     ] = False,
     from_: Annotated[
-        Path | None, typer.Option("--from", help="Repeat the scan of a manifest.json; options given beside it override.")
+        Path | None,
+        typer.Option("--from", help="Repeat the scan of a manifest.json; options given beside it override."),
     ] = None,
 ) -> None:
     """Find every key's trigger examples in one pass."""
@@ -180,16 +190,23 @@ def verify(
     seed: Annotated[int, typer.Option(help="Which cells.")] = 0,
 ) -> None:
     """Check the files, recompute stored coefficients from the text, report the largest difference."""
+    from .recheck import verify as check
     from .run import Run
-    from .verify import verify as check
 
     found = check(Run(run), cells=cells, seed=seed)
-    origin = "read and tokenised again" if found.from_text else "from the stored tokens (the corpus is not there any more)"
-    print(f"files        whole, checksums match\ncells        {found.cells:,}\ntriggers     {found.triggers:,}, {origin}")
+    origin = (
+        "read and tokenised again" if found.from_text else "from the stored tokens (the corpus is not there any more)"
+    )
+    print(
+        f"files        whole, checksums match\ncells        {found.cells:,}\ntriggers     {found.triggers:,}, {origin}"
+    )
     where = f" at {found.worst}" if found.worst else ""
     print(f"largest difference  {found.largest_difference:.2e} of the cell's largest coefficient{where}")
     if not found.ok:
-        print(f"This is more than rounding ({found.allowed:.0e}): the run does not hold what this model computes.", file=sys.stderr)
+        print(
+            f"This is more than rounding ({found.allowed:.0e}): the run does not hold what this model computes.",
+            file=sys.stderr,
+        )
         raise typer.Exit(1)
     print("The run holds what the model computes.")
 

@@ -100,7 +100,9 @@ def expand(sources: Iterable[str | os.PathLike[str]]) -> list[str]:
                 str(path) for path in Path(source).rglob("*") if path.is_file() and _kind(path)[0] in TEXT + RECORDS
             )
             if not inside:
-                raise CorpusError(f"The folder {source} holds no text: no {', '.join(TEXT + RECORDS)} file (or compressed).")
+                raise CorpusError(
+                    f"The folder {source} holds no text: no {', '.join(TEXT + RECORDS)} file (or compressed)."
+                )
             found += inside
         elif os.path.exists(source):
             found.append(source)
@@ -232,7 +234,9 @@ def _jsonl(file: IO[bytes], name: str, field: str) -> Iterator[str]:
 
 def _field(record: dict[str, Any], field: str, where: str) -> str:
     if field not in record:
-        raise CorpusError(f"{where}: there is no field '{field}'. It has: {', '.join(record) or 'none'}. Use --text-field.")
+        raise CorpusError(
+            f"{where}: there is no field '{field}'. It has: {', '.join(record) or 'none'}. Use --text-field."
+        )
     value = record[field]
     if not isinstance(value, str):
         raise CorpusError(f"{where}: the field '{field}' is {type(value).__name__}, not text.")
@@ -253,7 +257,9 @@ def _csv(file: IO[bytes], name: str, field: str) -> Iterator[str]:
     rows = csv.DictReader(lines())
     try:
         for row in rows:
-            yield _field({key: value for key, value in row.items() if value is not None}, field, f"{name}, line {rows.line_num}")
+            yield _field(
+                {key: value for key, value in row.items() if value is not None}, field, f"{name}, line {rows.line_num}"
+            )
     except csv.Error as error:
         raise CorpusError(f"{name}, line {rows.line_num}: not CSV ({error}).") from None
 
@@ -298,7 +304,7 @@ def _hub(source: str, field: str) -> Iterator[str]:
 
     name, _, split = source.removeprefix("hf:").partition(":")
     parts = name.split("/")
-    readings = [(name, None)] if len(parts) < 3 else []
+    readings: list[tuple[str, str | None]] = [(name, None)] if len(parts) < 3 else []
     readings += [("/".join(parts[:-1]), parts[-1])] if len(parts) > 1 else []
     failures = []
     for dataset, config in readings:

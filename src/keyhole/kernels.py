@@ -47,7 +47,12 @@ class Candidates:
 
 
 def candidates(
-    columns: int, starts: int, lengths: npt.NDArray[Any], old: npt.NDArray[Any], first_tokens: npt.NDArray[np.int64], per: str
+    columns: int,
+    starts: int,
+    lengths: npt.NDArray[Any],
+    old: npt.NDArray[Any],
+    first_tokens: npt.NDArray[np.int64],
+    per: str,
 ) -> Candidates:
     """The candidates of a batch of windows: own tokens only, new prefixes only."""
     place = np.arange(lengths.max())
@@ -80,7 +85,9 @@ class Index:
         self.sums = np.zeros((layers, cells, 2, 2), np.int64)
         self.extremes = np.stack([np.full((layers, cells), s, np.float32) for s in (-np.inf, np.inf)], -1)
         self._bars = [[torch.full((cells,), SMALLEST) for _ in range(layers)] for _ in range(sides)]
-        self._pending: list[list[list[tuple[npt.NDArray[Any], Keys]]]] = [[[] for _ in range(layers)] for _ in range(sides)]
+        self._pending: list[list[list[tuple[npt.NDArray[Any], Keys]]]] = [
+            [[] for _ in range(layers)] for _ in range(sides)
+        ]
         self._waiting = np.zeros((sides, layers), np.int64)
         self._scratch = torch.empty(0)
 

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -118,11 +119,11 @@ class Model:
     """A language model opened at its feed-forward layers. Made by `keyhole.load`."""
 
     def __init__(self, lm: nn.Module, tokenizer: Any, *, source: str, revision: str | None = None) -> None:
-        self.lm = lm.eval().requires_grad_(False)
+        self.lm: Any = lm.eval().requires_grad_(False)
         self.tokenizer = tokenizer
         self.source = source
         self.revision = revision
-        self.config: Any = lm.config
+        self.config: Any = self.lm.config
         self.family = family_of(self.config.model_type)
         try:
             self.blocks = list(self._get(lm, self.family.layers).children())
@@ -133,7 +134,9 @@ class Model:
             ) from None
         widths = {self._width(down) for down in self.downs}
         if len(widths) != 1:
-            raise ModelError(f"{source} has layers of different widths ({sorted(widths)} cells); Keyhole needs one width.")
+            raise ModelError(
+                f"{source} has layers of different widths ({sorted(widths)} cells); Keyhole needs one width."
+            )
         self.layers, self.cells = len(self.blocks), widths.pop()
 
     @staticmethod
@@ -230,7 +233,7 @@ class Model:
     @torch.inference_mode()
     def forward(self, ids: Tensor) -> None:
         """Run the blocks on right-padded windows [rows, columns]. The vocabulary head is not run."""
-        self.lm.base_model(input_ids=ids.to(self.device), use_cache=False)  # type: ignore[operator]
+        self.lm.base_model(input_ids=ids.to(self.device), use_cache=False)
 
     def run(self, ids: Tensor, sink: Sink) -> None:
         """`forward`, handing each layer's coefficients [rows, columns, cells] to `sink` as they come."""
@@ -245,11 +248,12 @@ class Model:
             for handle in handles:
                 handle.remove()
 
-    def batch(self, windows: Sequence[Sequence[int]], *, bos: bool = True) -> Batch:
+    def batch(self, windows: Sequence[Sequence[int] | npt.NDArray[Any]], *, bos: bool = True) -> Batch:
         """Windows of token ids, right-padded into one batch."""
         starts = int(bos and self.bos_id is not None)
         ids = np.zeros((len(windows), starts + max(map(len, windows))), np.int64)
-        ids[:, :starts] = self.bos_id if starts else 0
+        if starts and self.bos_id is not None:
+            ids[:, 0] = self.bos_id
         for row, window in enumerate(windows):
             ids[row, starts : starts + len(window)] = window
         return Batch(torch.from_numpy(ids), starts)
@@ -302,7 +306,7 @@ def prove(model: Model) -> None:
             block.register_forward_hook(keep("next", layer, "out"), with_kwargs=True),
         ]
     try:
-        vocabulary = model.lm.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
+        vocabulary = model.lm.get_input_embeddings().weight.shape[0]
         ids = torch.arange(12) * 7919 % vocabulary
         model.forward(ids[None])
     finally:
@@ -312,7 +316,9 @@ def prove(model: Model) -> None:
     # how far two sums of the same terms may drift apart in the model's own precision
     allowed = 1e-4 if model.dtype == torch.float32 else 3e-2
     for layer in range(model.layers):
-        got = {name: seen[name, layer].flatten(0, -2) for name in ("coefficients", "down", "attention", "ff", "residual")}
+        got = {
+            name: seen[name, layer].flatten(0, -2) for name in ("coefficients", "down", "attention", "ff", "residual")
+        }
         rebuilt = got["coefficients"] @ model.values(layer).float()
         bias = model.bias(layer)
         rebuilt = rebuilt + bias.float() if bias is not None else rebuilt
@@ -355,7 +361,11 @@ def load(
 
     target = choose_device(device)
     lm, tokenizer, revision = read(
-        source, dtype=choose_dtype(dtype, target), revision=revision, trust_remote_code=trust_remote_code, known=family_of
+        source,
+        dtype=choose_dtype(dtype, target),
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+        known=family_of,
     )
     model = Model(lm.to(target), tokenizer, source=source, revision=revision)
     prove(model)

@@ -281,7 +281,9 @@ class Prefixes:
     def finish(self) -> Iterator[tuple[Records, Int64s]]:
         """Aggregated records, each with the token indices that turned out to be repeats."""
         if not self.spilled:
-            merged, later = _aggregate(np.concatenate(self.held)) if self.held else (np.empty(0, RECORD), np.empty(0, np.int64))
+            merged, later = (
+                _aggregate(np.concatenate(self.held)) if self.held else (np.empty(0, RECORD), np.empty(0, np.int64))
+            )
             yield merged, np.concatenate([*self.later, later])
             return
         self._spill()

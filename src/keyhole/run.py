@@ -108,7 +108,7 @@ class Cell:
     @property
     def dead(self) -> bool:
         """Whether the key never fired: no coefficient above zero in the whole corpus."""
-        return self.stats.active == 0
+        return bool(self.stats.active == 0)
 
     def __repr__(self) -> str:
         return f"<keyhole.Cell {self.address} of {self.run.path}>"
@@ -256,4 +256,6 @@ class Run:
         return sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file())
 
     def __repr__(self) -> str:
-        return f"<keyhole.Run {self.path}: {self.manifest['model']['source']}, {self.layers} layers × {self.cells} cells>"
+        return (
+            f"<keyhole.Run {self.path}: {self.manifest['model']['source']}, {self.layers} layers × {self.cells} cells>"
+        )

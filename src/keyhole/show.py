@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import unicodedata
 
 import numpy as np
@@ -21,10 +22,16 @@ def printable(text: str) -> str:
     return "".join(named.get(c, "�" if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co") else c) for c in text)
 
 
+def name(run: Run) -> str:
+    """The model's name without the folder it happens to lie in."""
+    source = str(run.manifest["model"]["source"])
+    return os.path.basename(os.path.normpath(source)) if os.path.isabs(source) else source
+
+
 def cell(cell: Cell, *, limit: int | None = None) -> RenderableType:
     """A cell: statistics, then its triggers, the last token marked, the next token behind the arrow."""
     run, stats = cell.run, cell.stats
-    head = Text.assemble((cell.address, "bold"), f"   {run.manifest['model']['source']}, layer {cell.layer} of {run.layers}")
+    head = Text.assemble((cell.address, "bold"), f"   {name(run)}, layer {cell.layer} of {run.layers}")
     numbers = Text(
         f"fires on {stats.active_fraction:.2%} of {stats.n:,} prefixes   mean {stats.mean:.3g}   std {stats.std:.3g}   "
         f"max {stats.max:.3g}   min {stats.min:.3g}",
@@ -77,19 +84,23 @@ def info(run: Run) -> RenderableType:
     empty = f", {corpus['empty_units']:,} without a token" if corpus["empty_units"] else ""
     short = " (ended by --max-tokens)" if corpus["truncated"] else ""
     facts.add_row("run", f"{run.path}{shard}")
-    facts.add_row("model", f"{model['source']}{revision}")
-    facts.add_row("", f"{model['family']}, {run.layers} layers × {run.cells:,} cells = {run.layers * run.cells:,}; {sides}")
+    facts.add_row("model", f"{name(run)}{revision}")
+    facts.add_row(
+        "", f"{model['family']}, {run.layers} layers × {run.cells:,} cells = {run.layers * run.cells:,}; {sides}"
+    )
     facts.add_row("corpus", ", ".join(map(printable, corpus["sources"])) + short)
     facts.add_row("", f"{corpus['documents']:,} documents, {corpus['units']:,} {config['unit']}s{longer}{empty}")
     facts.add_row("", f"{corpus['tokens']:,} tokens, {corpus['distinct_prefixes']:,} distinct prefixes")
-    facts.add_row("scan", f"top {run.top} per {config['per']}, context {run.context}, {config['dtype']} on {config['device']}")
+    facts.add_row(
+        "scan", f"top {run.top} per {config['per']}, context {run.context}, {config['dtype']} on {config['device']}"
+    )
     if seconds := log.get("seconds", {}).get("scan"):
         facts.add_row("", f"{seconds:,.0f} s, {corpus['scanned_prefixes'] / max(seconds, 1e-9):,.0f} prefixes a second")
     facts.add_row("on disk", f"{run.size / 1e6:,.1f} MB")
 
     layers = Table(box=None, padding=(0, 1), title="layers", title_justify="left", title_style="bold")
-    for name in ("layer", "dead", "fires on", "largest m"):
-        layers.add_column(name, justify="right")
+    for title in ("layer", "dead", "fires on", "largest m"):
+        layers.add_column(title, justify="right")
     stats = run.stats
     for layer in range(run.layers):
         layers.add_row(

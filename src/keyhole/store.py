@@ -77,7 +77,8 @@ class NpyWriter:
     def _header(self) -> None:
         # numpy pads this header so that a longer shape still fits in the same bytes
         np.lib.format.write_array_header_1_0(
-            self.file, {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": (self.length,)}
+            self.file,
+            {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": (self.length,)},
         )
 
     def append(self, values: Array) -> None:
@@ -87,7 +88,9 @@ class NpyWriter:
     def __enter__(self) -> NpyWriter:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         with self.file:
             if kind is None:
                 self.file.seek(0)
@@ -135,7 +138,9 @@ def disk_errors(what: Path) -> Iterator[None]:
                 "with --resume; what is done is kept."
             ) from error
         if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
-            raise RunError(f"{error.filename or what} cannot be written: {error.strerror}. Choose another --out.") from error
+            raise RunError(
+                f"{error.filename or what} cannot be written: {error.strerror}. Choose another --out."
+            ) from error
         raise
 
 
@@ -163,13 +168,9 @@ class Partial:
         """Take the directory, refusing to touch what is there unless told."""
         if self.out.exists() and not force and not (resume and self.path.exists()):
             what = "a run" if (self.out / "manifest.json").exists() else "something"
-            raise RunExists(
-                f"There is {what} at {self.out} already. Choose another --out, or replace it with --force."
-            )
+            raise RunExists(f"There is {what} at {self.out} already. Choose another --out, or replace it with --force.")
         if self.path.exists() and not resume and not force:
-            raise RunExists(
-                f"An unfinished scan is at {self.path}. Go on with it (--resume), or start over (--force)."
-            )
+            raise RunExists(f"An unfinished scan is at {self.path}. Go on with it (--resume), or start over (--force).")
         (self.path / "plan").mkdir(parents=True, exist_ok=True)
         self._take_lock()
         if force and not resume:
@@ -188,7 +189,9 @@ class Partial:
             pass
         except OSError:
             self._lock.close()
-            raise RunExists(f"Another process is writing {self.path} right now. Wait for it, or choose another --out.") from None
+            raise RunExists(
+                f"Another process is writing {self.path} right now. Wait for it, or choose another --out."
+            ) from None
 
     def close(self) -> None:
         if self._lock:
@@ -227,7 +230,8 @@ class Partial:
 
 
 def write_checkpoint(path: Path, arrays: dict[str, Array]) -> None:
-    replace_file(path, lambda file: np.savez(file, **arrays))
+    named: dict[str, Any] = dict(arrays)
+    replace_file(path, lambda file: np.savez(file, **named))
 
 
 def read_checkpoint(path: Path) -> dict[str, Array]:
@@ -289,7 +293,9 @@ def check_files(path: Path, manifest: dict[str, Any], *, contents: bool | None =
         if contents:
             with file.open("rb") as opened:
                 if hashlib.file_digest(opened, "sha256").hexdigest() != entry["sha256"]:
-                    raise RunDamaged(f"{path} is damaged: the content of {name} changed (sha256). Scan again, or restore it.")
+                    raise RunDamaged(
+                        f"{path} is damaged: the content of {name} changed (sha256). Scan again, or restore it."
+                    )
 
 
 def load_array(path: Path, name: str) -> Array:

@@ -11,7 +11,7 @@ from . import corpus, store
 from .errors import CorpusError, RunError
 from .models import Model, load
 from .run import Run
-from .scan import ScanConfig
+from .shard import ScanConfig
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,9 @@ def verify(run: Run, *, cells: int = 200, seed: int = 0, model: Model | None = N
             count += 1
             if difference > worst:
                 worst, where = difference, f"L{layer}.{cell}"
-    return Verification(len(chosen), count, worst, where, texts is not None, 1e-3 if config.dtype == "float32" else 5e-2)
+    return Verification(
+        len(chosen), count, worst, where, texts is not None, 1e-3 if config.dtype == "float32" else 5e-2
+    )
 
 
 def _choose(run: Run, cells: int, seed: int) -> list[tuple[int, int]]:
@@ -106,7 +108,7 @@ def _texts(run: Run, config: ScanConfig, units: Sequence[int]) -> dict[int, str]
         if len(found) == len(wanted):
             break
     if missing := wanted - set(found):
-        raise RunError(f"The corpus changed: it ends before unit {min(missing)}, which the run has triggers in. Scan again.")
+        raise RunError(
+            f"The corpus changed: it ends before unit {min(missing)}, which the run has triggers in. Scan again."
+        )
     return found
-
-

@@ -51,7 +51,9 @@ class ScanConfig:
         if self.shard is not None:
             number, of = self.shard
             if not 1 <= number <= of:
-                raise UsageError(f"The shard {number}/{of} cannot be: shards are numbered 1 to n, as in --shard 1/{max(of, 1)}.")
+                raise UsageError(
+                    f"The shard {number}/{of} cannot be: shards are numbered 1 to n, as in --shard 1/{max(of, 1)}."
+                )
 
     def resolve(self, model: Model) -> ScanConfig:
         """The same with every default that depends on the model filled in."""

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+torch.set_num_threads(2)
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture(scope="session")
+def wiki16() -> Path:
+    """A real 16-layer ReLU model, where the machine has it."""
+    folder = SHARED / "models" / "wiki16"
+    if not folder.is_dir():
+        pytest.skip("the shared model wiki16 is not on this machine")
+    return folder
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    """A small corpus with everything that makes triggers delicate: repeated lines, shared beginnings, a long line."""
+    lines = [
+        "The cat sat on the mat.",
+        "The cat sat on the sofa, and the dog looked on.",
+        "The cat sat on the mat.",
+        "A dog ran. It was quick!",
+        "The",
+        "An ünïcode line — with “quotes” and 日本.",
+        "The cat slept.",
+        "",
+        "Second document: the cat sat, again and again and again and again and again and again and again and again.",
+        "A dog ran.",
+        "The cat sat on the mat. Then it left.",
+        "x",
+    ]
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
