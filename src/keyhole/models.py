@@ -118,12 +118,12 @@ class Batch:
 class Model:
     """A language model opened at its feed-forward layers. Made by `keyhole.load`."""
 
-    def __init__(self, lm: nn.Module, tokenizer: Any, *, source: str, revision: str | None = None) -> None:
-        self.lm: Any = lm.eval().requires_grad_(False)
+    def __init__(self, lm: Any, tokenizer: Any, *, source: str, revision: str | None = None) -> None:
+        self.lm = lm.eval().requires_grad_(False)
         self.tokenizer = tokenizer
         self.source = source
         self.revision = revision
-        self.config: Any = self.lm.config
+        self.config = lm.config
         self.family = family_of(self.config.model_type)
         try:
             self.blocks = list(self._get(lm, self.family.layers).children())
@@ -152,11 +152,11 @@ class Model:
 
     @property
     def device(self) -> torch.device:
-        return next(self.lm.parameters()).device
+        return self.values(0).device
 
     @property
     def dtype(self) -> torch.dtype:
-        return next(self.lm.parameters()).dtype
+        return self.values(0).dtype
 
     @property
     def signed(self) -> bool:

@@ -250,6 +250,12 @@ class Run:
             return int(self._corpus["repeated_counts"][at])
         return 1
 
+    def table(self, name: str) -> list[dict[str, Any]]:
+        """A table an analysis filled, as rows."""
+        from . import tables
+
+        return tables.read(self.path, name)
+
     @property
     def size(self) -> int:
         """Bytes on disk."""
