@@ -187,6 +187,10 @@ class _Zst(io.RawIOBase):
         buffer[: len(data)] = data
         return len(data)
 
+    def close(self) -> None:
+        self.inner.close()
+        super().close()
+
 
 def _decode(raw: bytes, name: str, at: int) -> str:
     try:

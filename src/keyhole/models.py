@@ -8,6 +8,7 @@ write a row and a line in `tests/families.py`; `prove` checks the row against th
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -91,6 +92,9 @@ FAMILIES: dict[str, Family] = {
     "starcoder2": Family("model.layers", "mlp.c_proj", "self_attn.o_proj", "model.norm", activation="hidden_act"),
 }
 """One row an architecture, by the `model_type` of its configuration."""
+
+NOT_COMPUTED = {"_name_or_path", "architectures", "dtype", "transformers_version", "use_cache"}
+"""Settings that change nothing a forward computes from given weights."""
 
 NON_NEGATIVE = {"relu", "relu2", "relu6", "sigmoid"}
 
@@ -192,8 +196,9 @@ class Model:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of every weight, the same on any device: two models that compute differently do not share it."""
-        digest = hashlib.sha256()
+        """A hash of every weight and of the configuration, the same on any device."""
+        settings = {key: value for key, value in self.config.to_diff_dict().items() if key not in NOT_COMPUTED}
+        digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
         for name, tensor in sorted(self.lm.state_dict(keep_vars=True).items()):
             bits = tensor.detach().contiguous().view(-1).view(torch.uint8)
             bits = torch.cat([bits, bits.new_zeros(-len(bits) % 8)]).view(torch.int64)

@@ -272,18 +272,15 @@ class Prefixes:
     def _spill(self) -> None:
         self.folder.mkdir(exist_ok=True)
         self.spilled = True
-        _partition(np.concatenate(self.held), self.folder, 0)
-        if self.later:
-            with (self.folder / "later").open("ab") as file:
-                np.concatenate(self.later).tofile(file)
+        _partition(np.concatenate([np.empty(0, RECORD), *self.held]), self.folder, 0)
+        with (self.folder / "later").open("ab") as file:
+            np.concatenate([np.empty(0, np.int64), *self.later]).tofile(file)
         self.held, self.later, self.size = [], [], 0
 
     def finish(self) -> Iterator[tuple[Records, Int64s]]:
         """Aggregated records, each with the token indices that turned out to be repeats."""
         if not self.spilled:
-            merged, later = (
-                _aggregate(np.concatenate(self.held)) if self.held else (np.empty(0, RECORD), np.empty(0, np.int64))
-            )
+            merged, later = _aggregate(np.concatenate([np.empty(0, RECORD), *self.held]))
             yield merged, np.concatenate([*self.later, later])
             return
         self._spill()

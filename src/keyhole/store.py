@@ -237,7 +237,7 @@ def write_checkpoint(path: Path, arrays: dict[str, Array]) -> None:
 
 def read_checkpoint(path: Path) -> dict[str, Array]:
     try:
-        with np.load(path, allow_pickle=False) as saved:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as saved:
             return {name: saved[name] for name in saved.files}
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise RunDamaged(f"The checkpoint {path} cannot be read ({error}). Start the scan over with --force.") from None
