@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before anything asks the hub
 
 import pytest
 import torch

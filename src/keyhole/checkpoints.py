@@ -31,6 +31,7 @@ def read(
     known: Callable[[str], object],
 ) -> tuple[Any, Any, str | None]:
     """The language model, its tokenizer and its revision. `known` refuses an architecture before its weights are read."""
+    from safetensors import SafetensorError
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
@@ -48,12 +49,19 @@ def read(
             config = config.get_text_config()
         known(config.model_type)
         tokenizer = AutoTokenizer.from_pretrained(where, **options)
-        lm = AutoModelForCausalLM.from_pretrained(where, config=config, dtype=dtype, use_safetensors=True, **options)
-    except (OSError, ValueError, ImportError, KeyError) as error:
+        lm, found = AutoModelForCausalLM.from_pretrained(
+            where, config=config, dtype=dtype, use_safetensors=True, output_loading_info=True, **options
+        )
+    except (OSError, ValueError, ImportError, KeyError, SafetensorError) as error:
         if "safetensors" in str(error) and ".bin" in str(error):
             raise UnsafeCheckpoint(_advice(source)) from None
         hint = "" if os.path.isdir(where) else " A hub id needs the network, or the model in the local hub cache."
         raise ModelError(f"{source} cannot be loaded: {error}{hint}") from error
+    if absent := sorted(found["missing_keys"]):  # they would be filled with random numbers
+        raise ModelError(
+            f"{source} lacks weights: {', '.join(absent[:3])}{' …' if len(absent) > 3 else ''}. "
+            "The checkpoint is incomplete, or not that of a language model."
+        )
     return lm, tokenizer, getattr(config, "_commit_hash", None) or revision
 
 
