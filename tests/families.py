@@ -80,17 +80,19 @@ def tokenizer(bos: str | None = "<s>") -> PreTrainedTokenizerFast:
 
 
 @cache
-def tiny(model_type: str, bos: str | None = "<s>", **changes: Any) -> Model:
-    """A proved random model of the family, small: asserted."""
+def tiny(model_type: str, bos: str | None = "<s>", layers: int = LAYERS, cells: int = CELLS, **changes: Any) -> Model:
+    """A proved random model of the family, small: asserted. Changes that alter its shape say so in `layers`, `cells`."""
     torch.manual_seed(0)
     config = AutoConfig.for_model(model_type, vocab_size=VOCABULARY, **{**TINY[model_type], **changes})
     lm = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     for parameter in lm.parameters():  # the usual initialisation is so small that most differences would hide
         torch.nn.init.normal_(parameter, std=0.3)
     size = sum(parameter.numel() for parameter in lm.parameters())
-    assert size < 40_000, f"the tiny {model_type} has {size} parameters: a configuration name is wrong"
+    assert size < 40_000 * layers * cells / LAYERS / CELLS, (
+        f"the tiny {model_type} has {size} parameters: a configuration name is wrong"
+    )
     model = Model(lm, tokenizer(bos), source=f"tiny-{model_type}")
-    assert model.layers == LAYERS
-    assert model.cells == 4 * config.hidden_size if model_type == "bloom" else CELLS
+    assert model.layers == layers
+    assert model.cells == (4 * config.hidden_size if model_type == "bloom" else cells)
     prove(model)
     return model

@@ -54,7 +54,7 @@ def whole(text: Path, tmp_path: Path) -> dict[str, bytes]:
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    count=st.integers(1, 5),
+    count=st.integers(1, 15),
     order=st.randoms(use_true_random=False),
     per=st.sampled_from(["sentence", "prefix"]),
     long=st.booleans(),

@@ -39,7 +39,7 @@ def test_the_row_of_every_family_is_proved(family: str) -> None:
     ],
 )
 def test_a_wrong_row_is_refused_with_the_numbers(change: dict[str, object]) -> None:
-    model = tiny("llama", intermediate_size=D)  # square, so that shapes alone give nothing away
+    model = tiny("llama", intermediate_size=D, cells=D)  # square, so that shapes alone give nothing away
     wrong = Model(model.lm, model.tokenizer, source="wrong")
     wrong.family = replace(wrong.family, **change)  # type: ignore[arg-type]
     wrong.downs = [block.get_submodule(wrong.family.down) for block in wrong.blocks]

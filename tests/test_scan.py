@@ -163,7 +163,6 @@ def test_max_tokens_ends_at_a_unit(text: Path, tmp_path: Path) -> None:
         ({"shard": "3/2"}, "shard 3/2"),
         ({"shard": "0/2"}, "shard 0/2"),
         ({"shard": "one"}, "not of the form i/n"),
-        ({"shard": "1/999"}, "batches"),
         ({"max_tokens": 3}, "less than the first unit"),
     ],
 )

@@ -226,9 +226,9 @@ def merge(
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="The run directory to write.")] = Path("runs/demo"),
-    everything: Annotated[
-        bool, typer.Option("--all", help="All 249 addresses instead of a sample (about an hour on two cores).")
-    ] = False,
+    every: Annotated[
+        int, typer.Option(help="Read every so many-th paragraph; 1 reads all (over an hour on two cores).", min=1)
+    ] = 40,
     force: Annotated[bool, typer.Option("--force", help="Scan again where a demo run is there.")] = False,
 ) -> None:
     """SmolLM2-135M-Instruct over the State of the Union, both from PyPI; ends by showing cells."""
@@ -244,7 +244,7 @@ def demo(
         run = Run(out)
         print(f"{out} is there from before (--force scans again).\n")
     else:
-        source = "sotu" if everything else str(parts.write_sample(cache_dir() / "sotu-sample.txt"))
+        source = "sotu" if every == 1 else str(parts.write_sample(cache_dir() / f"sotu-every-{every}.txt", every))
         print("SmolLM2-135M-Instruct reads the State of the Union, 1790 to today …")
         with _Bar() as bar:
             run = run_scan(str(parts.model_file()), [source], out, resume=not force, force=force, progress=bar)

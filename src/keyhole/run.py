@@ -168,12 +168,13 @@ class Run:
         sums = self._array("sums").astype(np.float64)
         total, squares = (sums[:, :, i, 0] + sums[:, :, i, 1] * 2.0**-52 for i in (0, 1))
         extremes = np.asarray(self._array("extremes"))
-        mean = total / n
+        with np.errstate(invalid="ignore"):  # an empty shard has no mean
+            mean, squares = total / n, squares / n
         return Stats(
             n=np.full((self.layers, self.cells), n),
             active=np.asarray(self._array("active")),
             mean=mean,
-            std=np.sqrt(np.maximum(squares / n - mean**2, 0)),
+            std=np.sqrt(np.maximum(squares - mean**2, 0)),
             max=extremes[:, :, 0],
             min=extremes[:, :, 1],
         )

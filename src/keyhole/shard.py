@@ -86,12 +86,11 @@ def parse_shard(text: str | None) -> tuple[int, int] | None:
 
 
 def batches_of(plan: Plan, shard: tuple[int, int] | None) -> range:
-    """The batches of a shard: every n-th, so that all shards have their share of long and short windows."""
+    """The batches of a shard: every n-th, so that all shards have their share of long and short windows.
+
+    With more shards than batches some have none, and their runs are empty.
+    """
     number, of = shard or (1, 1)
-    if of > len(plan):
-        raise UsageError(
-            f"--shard {number}/{of}: the scan has only {len(plan)} batches. Use at most {len(plan)} shards, or a smaller --batch-tokens."
-        )
     return range(number - 1, len(plan), of)
 
 

