@@ -123,8 +123,7 @@ def _scan(source: Model | str, names: list[str], config: ScanConfig, partial: st
     _check_room(partial.path, index)
     _run_batches(model, plan, index, config, partial, progress)
     scanned = time.time()
-    for name, array in _results(index, plan.unit_offsets).items():
-        partial.save(name, array)
+    save_results(index, plan.unit_offsets, partial)
     model.encoder.save(str(store.tokenizer_file(partial.path)))
     manifest = _manifest(model, names, config, summary, index.n)
     log = {
@@ -257,18 +256,22 @@ def _checkpoint(partial: store.Partial, index: Index, done: int) -> None:
     store.write_checkpoint(partial.checkpoint, {**index.state(), "done": np.array(done)})
 
 
-def _results(index: Index, unit_offsets: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[Any]]:
-    """The index as the arrays of a run."""
+def save_results(index: Index, unit_offsets: npt.NDArray[np.int64], partial: store.Partial) -> None:
+    """The index as the arrays of a run, a layer at a time."""
     state = index.state()
-    arrays: dict[str, npt.NDArray[Any]] = {name: state[name] for name in store.STATISTICS}
+    for name in store.STATISTICS:
+        partial.save(name, state[name])
     for side, keys in zip(store.SIDES, state["keys"], strict=False):
-        coefficients, tokens = unpack(keys)
-        units = np.where(tokens < 0, -1, unit_of(unit_offsets, tokens))
-        positions = np.where(tokens < 0, -1, tokens - unit_offsets[np.maximum(units, 0)])
-        arrays[f"coefficients{side}"] = coefficients if not side else -coefficients
-        arrays[f"units{side}"] = units.astype(np.int32)
-        arrays[f"positions{side}"] = positions.astype(np.int32)
-    return arrays
+        coefficients = partial.array(f"coefficients{side}", np.float32, keys.shape)
+        units = partial.array(f"units{side}", np.int32, keys.shape)
+        positions = partial.array(f"positions{side}", np.int32, keys.shape)
+        for layer in range(index.layers):
+            values, tokens = unpack(keys[layer])
+            coefficients[layer] = values if not side else -values
+            units[layer] = np.where(tokens < 0, -1, unit_of(unit_offsets, tokens))
+            positions[layer] = np.where(tokens < 0, -1, tokens - unit_offsets[np.maximum(units[layer], 0)])
+        for array in (coefficients, units, positions):
+            array.flush()
 
 
 def _manifest(model: Model, names: list[str], config: ScanConfig, summary: Summary, scanned: int) -> dict[str, Any]:
@@ -319,8 +322,7 @@ def merge(out: str | os.PathLike[str], parts: Iterable[str | os.PathLike[str]], 
                 file = next(path for path in first.path.glob(f"{name}.*"))
                 shutil.copyfile(file, partial.path / file.name)
             index = _merged(runs)
-            for name, array in _results(index, first._corpus["unit_offsets"]).items():
-                partial.save(name, array)
+            save_results(index, first._corpus["unit_offsets"], partial)
             manifest = {key: value for key, value in first.manifest.items() if key not in ("files", "checksum")}
             manifest["config"] = {**manifest["config"], "shard": None}
             manifest["corpus"] = {**manifest["corpus"], "scanned_prefixes": index.n}
@@ -364,10 +366,9 @@ def _merged(runs: list[Run]) -> Index:
     first = runs[0]
     offsets = first._corpus["unit_offsets"]
     index = Index(first.layers, first.cells, first.top, signed=first.signed)
-    keys = [_keys(run, offsets) for run in runs]
     split = first.manifest["corpus"]["split_units"] and first.manifest["config"]["per"] == "sentence"
     for layer in range(first.layers):
-        rows = np.concatenate([part[:, layer] for part in keys], axis=-1)
+        rows = np.concatenate([_keys(run, layer, offsets) for run in runs], axis=-1)
         if split:
             rows = one_per_group(rows, unit_of(offsets, rows & 0xFFFFFFFF))
         index.keys[:, layer] = np.sort(rows, axis=-1)[..., : first.top]
@@ -381,11 +382,11 @@ def _merged(runs: list[Run]) -> Index:
     return index
 
 
-def _keys(run: Run, offsets: npt.NDArray[np.int64]) -> Keys:
-    """The stored triggers as keys again."""
+def _keys(run: Run, layer: int, offsets: npt.NDArray[np.int64]) -> Keys:
+    """The stored triggers of a layer as keys again, [sides, cells, top]."""
     sides: list[Keys] = []
     for side in store.SIDES[: 2 if run.signed else 1]:
-        coefficients, units, positions = (run._array(name + side) for name in store.TRIGGERS)
+        coefficients, units, positions = (run._array(name + side)[layer] for name in store.TRIGGERS)
         empty = units < 0
         magnitude = np.where(empty, np.float32(1), np.abs(coefficients))
         tokens = offsets[np.maximum(units, 0)] + positions

@@ -200,13 +200,13 @@ class Model:
         settings = {key: value for key, value in self.config.to_diff_dict().items() if key not in NOT_COMPUTED}
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
         for name, tensor in sorted(self.lm.state_dict(keep_vars=True).items()):
-            bits = tensor.detach().contiguous().view(-1).view(torch.uint8)
-            bits = torch.cat([bits, bits.new_zeros(-len(bits) % 8)]).view(torch.int64)
-            # wrapping integer sums: exact, hence the same in any order of summation
-            mixed = (bits ^ (bits >> 31)) * 0x5851F42D4C957F2D + torch.arange(len(bits), device=bits.device)
-            mixed = (mixed ^ (mixed >> 29)) * 0x27BB2EE687B0B0FD
-            line = f"{name} {tuple(tensor.shape)} {tensor.dtype} {int(bits.sum())} {int(mixed.sum())}\n"
-            digest.update(line.encode())
+            digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
+            for part in tensor.detach().contiguous().view(-1).view(torch.uint8).split(1 << 24):
+                bits = torch.cat([part, part.new_zeros(-len(part) % 8)]).view(torch.int64)
+                # wrapping integer sums: exact, hence the same in any order of summation
+                mixed = (bits ^ (bits >> 31)) * 0x5851F42D4C957F2D + torch.arange(len(bits), device=bits.device)
+                mixed = (mixed ^ (mixed >> 29)) * 0x27BB2EE687B0B0FD
+                digest.update(f"{int(bits.sum())} {int(mixed.sum())}\n".encode())
         return digest.hexdigest()
 
     # Text to tokens

@@ -202,6 +202,10 @@ class Partial:
         with (self.path / f"{name}.npy").open("wb") as file:
             np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
 
+    def array(self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> np.memmap[Any, np.dtype[Any]]:
+        """An array of the run to be filled piece by piece."""
+        return np.lib.format.open_memmap(self.path / f"{name}.npy", "w+", np.dtype(dtype), shape)
+
     def finish(self, manifest: dict[str, Any], log: dict[str, Any]) -> None:
         """Drop what only the scan needed, seal the rest with a manifest, rename into place."""
         (self.path / "lock").unlink(missing_ok=True)
