@@ -44,7 +44,34 @@ def main() -> None:
     if options.measure:
         measure(options.measure[0], int(options.measure[1]))
         return
-    words = ["the", "of", "and", "to", "in", "a", "is", "that", "it", "was", "for", "on", "are", "with", "as", "his", "they", "be", "at", "one", "have", "this", "from", "or", "had", "by"]
+    words = [
+        "the",
+        "of",
+        "and",
+        "to",
+        "in",
+        "a",
+        "is",
+        "that",
+        "it",
+        "was",
+        "for",
+        "on",
+        "are",
+        "with",
+        "as",
+        "his",
+        "they",
+        "be",
+        "at",
+        "one",
+        "have",
+        "this",
+        "from",
+        "or",
+        "had",
+        "by",
+    ]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "long.txt"
         rng = random.Random(0)

@@ -262,16 +262,18 @@ def save_results(index: Index, unit_offsets: npt.NDArray[np.int64], partial: sto
     for name in store.STATISTICS:
         partial.save(name, state[name])
     for side, keys in zip(store.SIDES, state["keys"], strict=False):
-        coefficients = partial.array(f"coefficients{side}", np.float32, keys.shape)
-        units = partial.array(f"units{side}", np.int32, keys.shape)
-        positions = partial.array(f"positions{side}", np.int32, keys.shape)
-        for layer in range(index.layers):
-            values, tokens = unpack(keys[layer])
-            coefficients[layer] = values if not side else -values
-            units[layer] = np.where(tokens < 0, -1, unit_of(unit_offsets, tokens))
-            positions[layer] = np.where(tokens < 0, -1, tokens - unit_offsets[np.maximum(units[layer], 0)])
-        for array in (coefficients, units, positions):
-            array.flush()
+        row = keys.shape[1:]
+        with (
+            partial.writer(f"coefficients{side}", np.float32, row) as coefficients,
+            partial.writer(f"units{side}", np.int32, row) as units,
+            partial.writer(f"positions{side}", np.int32, row) as positions,
+        ):
+            for layer in keys:
+                values, tokens = unpack(layer)
+                unit = np.where(tokens < 0, -1, unit_of(unit_offsets, tokens))
+                coefficients.append((values if not side else -values)[None])
+                units.append(unit[None])
+                positions.append(np.where(tokens < 0, -1, tokens - unit_offsets[np.maximum(unit, 0)])[None])
 
 
 def _manifest(model: Model, names: list[str], config: ScanConfig, summary: Summary, scanned: int) -> dict[str, Any]:

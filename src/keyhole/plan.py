@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from .corpus import Unit
 from .errors import CorpusError
-from .store import NpyWriter, PlanFiles, write_json
+from .store import NpyWriter, PlanFiles, new_memmap, write_json
 from .topk import MAX_TOKENS
 
 Int64s = npt.NDArray[np.int64]
@@ -317,7 +317,7 @@ def _partitions(folder: Path, depth: int) -> Iterator[tuple[Records, Int64s]]:
 
 
 def _write_repeats(files: PlanFiles, prefixes: Prefixes, offsets: Int64s) -> None:
-    old = np.lib.format.open_memmap(files.window_old, "w+", np.int32, (len(offsets) - 1,))
+    old = new_memmap(files.window_old, np.int32, len(offsets) - 1)
     tokens, counts = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for merged, later in prefixes.finish():
         for part in np.array_split(later, len(later) // SPILL_RECORDS + 1):

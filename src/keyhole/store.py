@@ -68,10 +68,10 @@ class PlanFiles:
 
 
 class NpyWriter:
-    """A one-dimensional .npy file that grows: its header is written again, with the length, at the end."""
+    """A .npy file that grows along its first axis: its header is written again, with the length, at the end."""
 
-    def __init__(self, path: Path, dtype: npt.DTypeLike) -> None:
-        self.dtype, self.length = np.dtype(dtype), 0
+    def __init__(self, path: Path, dtype: npt.DTypeLike, row: tuple[int, ...] = ()) -> None:
+        self.dtype, self.row, self.length = np.dtype(dtype), row, 0
         self.file = path.open("wb")
         self._header()
 
@@ -79,7 +79,11 @@ class NpyWriter:
         # numpy pads this header so that a longer shape still fits in the same bytes
         np.lib.format.write_array_header_1_0(
             self.file,
-            {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False, "shape": (self.length,)},
+            {
+                "descr": np.lib.format.dtype_to_descr(self.dtype),
+                "fortran_order": False,
+                "shape": (self.length, *self.row),
+            },
         )
 
     def append(self, values: Array) -> None:
@@ -96,6 +100,15 @@ class NpyWriter:
             if kind is None:
                 self.file.seek(0)
                 self._header()
+
+
+def new_memmap(path: Path, dtype: npt.DTypeLike, length: int) -> np.memmap[Any, np.dtype[Any]]:
+    """A zeroed array on disk to be changed in place. Its room is taken now: a full disk is an error, not a crash later."""
+    array = np.lib.format.open_memmap(path, "w+", np.dtype(dtype), (length,))
+    if hasattr(os, "posix_fallocate"):
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return array
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -202,9 +215,9 @@ class Partial:
         with (self.path / f"{name}.npy").open("wb") as file:
             np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
 
-    def array(self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> np.memmap[Any, np.dtype[Any]]:
-        """An array of the run to be filled piece by piece."""
-        return np.lib.format.open_memmap(self.path / f"{name}.npy", "w+", np.dtype(dtype), shape)
+    def writer(self, name: str, dtype: npt.DTypeLike, row: tuple[int, ...]) -> NpyWriter:
+        """An array of the run, written row by row."""
+        return NpyWriter(self.path / f"{name}.npy", dtype, row)
 
     def finish(self, manifest: dict[str, Any], log: dict[str, Any]) -> None:
         """Drop what only the scan needed, seal the rest with a manifest, rename into place."""
