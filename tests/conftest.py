@@ -8,7 +8,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # before anything asks the hub
 import pytest
 import torch
 
-torch.set_num_threads(2)
+torch.set_num_threads(1)  # tiny models gain nothing from more
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
