@@ -283,7 +283,8 @@ def test_a_run_without_what_is_asked_for_says_how_to_make_it(tmp_path: Path) -> 
     keyhole.analyze(run, model=model, only=["activity"])
     with pytest.raises(RunError, match="'rank' is not filled yet"):
         run.table("rank")
-    part = scanned(model, tmp_path / "shards" if (tmp_path / "shards").mkdir() is None else tmp_path, shard="1/2")
+    (tmp_path / "parts").mkdir()
+    part = scanned(model, tmp_path / "parts", shard="1/2", batch_tokens=64)
     with pytest.raises(RunError, match="one shard of a scan"):
         keyhole.analyze(part, model=model)
 

@@ -21,7 +21,7 @@ EVERY = 40
 
 HOLD_OUT = 0.1
 """The share of its sentences that the demo keeps out of the scan, for section 5."""
-CELLS = 10
+CELLS = 5
 """Random cells a layer whose triggers the demo mutates."""
 
 
