@@ -13,7 +13,9 @@ from torch import Tensor
 import keyhole
 from keyhole.models import Model
 
-FINAL_NORM = re.compile(r"^(model\.norm|transformer\.ln_f|gpt_neox\.final_layer_norm|model\.decoder\.final_layer_norm|model\.final_layernorm)$")
+FINAL_NORM = re.compile(
+    r"^(model\.norm|transformer\.ln_f|gpt_neox\.final_layer_norm|model\.decoder\.final_layer_norm|model\.final_layernorm)$"
+)
 DOWN = re.compile(r"\.(mlp\.(c_proj|down_proj|dense_4h_to_h|fc_out|fc2)|layers\.\d+\.fc2)$")
 BLOCK = re.compile(r"^(model|transformer|gpt_neox|model\.decoder)\.(layers|h)\.\d+$")
 
@@ -72,7 +74,10 @@ def look(model: Model, ids: list[int], bos: bool = True) -> Seen:
     special = [model.tokenizer.bos_token_id] if bos and model.tokenizer.bos_token_id is not None else []
     m: list[Tensor] = []
     o: list[Tensor] = []
-    handles = [d.register_forward_pre_hook(lambda _, a: m.append(a[0].detach().reshape(-1, a[0].shape[-1])[-1].clone())) for d in named(model, DOWN)]
+    handles = [
+        d.register_forward_pre_hook(lambda _, a: m.append(a[0].detach().reshape(-1, a[0].shape[-1])[-1].clone()))
+        for d in named(model, DOWN)
+    ]
     take = lambda out: (out[0] if isinstance(out, tuple) else out).detach()[0, -1].clone()  # noqa: E731
     handles += [b.register_forward_hook(lambda _, __, out: o.append(take(out))) for b in named(model, BLOCK)]
     with torch.no_grad():

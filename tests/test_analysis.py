@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from pathlib import Path
 
@@ -86,9 +87,7 @@ def test_every_table_equals_the_papers_definition(family: str, tmp_path: Path) -
         assert row["agreeing_short_share"] == (pytest.approx(np.mean(short)) if short else None)
     for row in run.table("refinement"):
         layer = row["layer"]
-        r, y, o = (
-            [int(paper.own_logits(model, getattr(one, name)[layer]).argmax()) for one in seen] for name in "ryo"
-        )
+        r, y, o = ([int(paper.own_logits(model, getattr(one, name)[layer]).argmax()) for one in seen] for name in "ryo")
         kinds = Counter(
             "agreement" if c == a == b else "residual" if c == a else "ffn" if c == b else "composition"
             for a, b, c in zip(r, y, o, strict=True)
@@ -96,7 +95,10 @@ def test_every_table_equals_the_papers_definition(family: str, tmp_path: Path) -
         for kind in ("residual", "ffn", "agreement", "composition"):
             assert row[kind] == pytest.approx(kinds[kind] / len(seen)), kind
         assert row["residual_match"] == pytest.approx(np.mean([a == b for a, b in zip(r, final, strict=True)]))
-        p = [float(torch.softmax(paper.own_logits(model, one.r[layer]), 0)[t]) for one, t in zip(seen, final, strict=True)]
+        p = [
+            float(torch.softmax(paper.own_logits(model, one.r[layer]), 0)[t])
+            for one, t in zip(seen, final, strict=True)
+        ]
         quartiles = [row[f"final_prob_{name}"] for name in ("p25", "median", "p75")]
         np.testing.assert_allclose(quartiles, np.percentile(p, [25, 50, 75]), rtol=1e-3, atol=1e-7)
     assert len(run.table("cases")) == round(run.table("refinement")[-1]["composition"] * len(seen))
@@ -142,7 +144,9 @@ def test_baselines_are_what_they_say(tmp_path: Path) -> None:
     keyhole.analyze(run, model=model, only=["agreement"])
     top = Values(run, "raw").top_tokens[..., 0]
     held = set(targets.held_out_units(run).tolist())
-    text = [int(t) for unit in range(run.manifest["corpus"]["units"]) if unit not in held for t in run.unit_tokens(unit)]
+    text = [
+        int(t) for unit in range(run.manifest["corpus"]["units"]) if unit not in held for t in run.unit_tokens(unit)
+    ]
     frequency = Counter(text)
     for row in run.table("agreement"):
         if row["target"] != "next":
@@ -166,7 +170,7 @@ def test_confidence_bins_hold_all_cells_and_confident_the_surest(tmp_path: Path)
     assert sum(row["n"] for row in bins) == sum(row["n"] for row in known)
     hits = sum(row["rate"] * row["n"] for row in known)
     assert sum(row["rate"] * row["n"] for row in bins) == pytest.approx(hits)
-    assert all(a["max_prob_hi"] <= b["max_prob_lo"] for a, b in zip(bins, bins[1:], strict=False))
+    assert all(a["max_prob_hi"] <= b["max_prob_lo"] for a, b in itertools.pairwise(bins))
     surest = run.table("confident")
     said = Values(run, "raw")
     assert [row["max_prob"] for row in surest] == sorted(said.max_prob.ravel().tolist(), reverse=True)[:100]
@@ -276,9 +280,9 @@ def test_impossible_options_say_so(options: dict[str, object], says: str, tmp_pa
 def test_a_run_without_what_is_asked_for_says_how_to_make_it(tmp_path: Path) -> None:
     model = tiny("llama")
     run = scanned(model, tmp_path)
-    with pytest.raises(RunError, match="no tables yet.*keyhole analyze"):
+    with pytest.raises(RunError, match=r"no tables yet.*keyhole analyze"):
         run.table("agreement")
-    with pytest.raises(RunError, match="lens 'norm' yet.*--lens norm"):
+    with pytest.raises(RunError, match=r"lens 'norm' yet.*--lens norm"):
         Values(run, "norm")
     keyhole.analyze(run, model=model, only=["activity"])
     with pytest.raises(RunError, match="'rank' is not filled yet"):

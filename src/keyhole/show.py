@@ -146,10 +146,10 @@ def _plain(value: Any) -> str:
 
 
 def as_csv(table: list[dict[str, Any]]) -> str:
+    """A line of names, then the rows; text is quoted, for a token may be a line end."""
     out = io.StringIO()
-    writer = csv.DictWriter(out, list(table[0]) if table else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(table)
+    out.write(",".join(table[0]) + "\n" if table else "")
+    csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC).writerows(row.values() for row in table)
     return out.getvalue()
 
 
