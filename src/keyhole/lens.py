@@ -16,7 +16,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +25,9 @@ from .models import Model, check
 from .values import KEPT, LENSES
 
 BLOCK_BYTES = 256 << 20
-"""A block of logits; as much again is scratch."""
+"""A block of logits; on a GPU as much again is scratch."""
+CACHE_BYTES = 16 << 20
+"""How much of a block a CPU goes over at once."""
 CHUNK = 64
 """The largest logits of a row lie in the chunks with the largest maxima: so many tokens a chunk."""
 
@@ -126,7 +127,7 @@ class Head:
     @torch.inference_mode()
     def top(self, lens: str, vectors: Tensor) -> Tensor:
         """The top token of each vector [n, model] through a lens."""
-        return torch.cat([block.logits.argmax(1) for block in _blocks(self.see(lens, vectors), self.weight)])
+        return torch.cat([logits.argmax(1) for _, logits in _blocks(self.see(lens, vectors), self.weight)])
 
     def see(self, lens: str, vectors: Tensor) -> Tensor:
         """Vectors as a lens turns them before they meet the unembedding."""
@@ -190,12 +191,14 @@ def project(
     `targets` [n] asks for the rank of one token a row (−1: none). `masked` are tokens that count nowhere.
     """
     parts = []
-    for block in _blocks(vectors, weight):
-        parts.append(block.read(kept, targets, masked))
-        advance(block.rows)
-    names = Projection.__dataclass_fields__
+    masked = torch.empty(0, dtype=torch.int64) if masked is None else masked
+    for at, logits in _blocks(vectors, weight):
+        asked = None if targets is None else targets[at : at + len(logits)].to(weight.device)
+        parts += _read(logits, kept, asked, masked.to(weight.device))
+        advance(len(logits))
     if not parts:
         raise UsageError("There are no vectors to project.")
+    names = Projection.__dataclass_fields__
     return Projection(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
 
 
@@ -203,65 +206,63 @@ def project(
 def ranks(vectors: Tensor, weight: Tensor, tokens: Tensor) -> Tensor:
     """The ranks [n, m] of tokens [n, m] (or [m], for all) under vectors [n, model]; 1 is the top."""
     found = []
-    for block in _blocks(vectors, weight):
-        asked = tokens[block.at : block.at + block.rows] if tokens.dim() == 2 else tokens.expand(block.rows, -1)
-        logits = block.logits.gather(1, asked.to(block.logits.device))
-        found.append(torch.stack([(block.logits > column[:, None]).sum(1) + 1 for column in logits.T], 1))
+    for at, logits in _blocks(vectors, weight):
+        asked = tokens[at : at + len(logits)] if tokens.dim() == 2 else tokens.expand(len(logits), -1)
+        theirs = logits.gather(1, asked.to(logits.device))
+        found.append(torch.stack([(logits > column[:, None]).sum(1) + 1 for column in theirs.T], 1))
     return torch.cat(found)
 
 
-@dataclass
-class _Block:
-    at: int
-    rows: int
-    logits: Tensor
-    scratch: Tensor
-
-    @torch.inference_mode()
-    def read(self, kept: int, targets: Tensor | None, masked: Tensor | None) -> Projection:
-        z, device = self.logits, self.logits.device
-        gone = masked.to(device) if masked is not None else torch.empty(0, dtype=torch.int64, device=device)
-        z.index_fill_(1, gone, -torch.inf)
-        top_logits, top_tokens = largest(z, kept)
-        if targets is None:
-            rank = torch.zeros(self.rows, dtype=torch.int64, device=device)
-        else:
-            asked = targets[self.at : self.at + self.rows].to(device)
-            theirs = z.gather(1, asked.clamp_min(0)[:, None])
-            above = torch.gt(z, theirs, out=self.scratch.view(torch.bool)[:, : z.shape[1]]).sum(1)
-            rank = torch.where(asked >= 0, above + 1, 0)
-        z.index_fill_(1, gone, torch.inf)
-        bottom_logits, bottom_tokens = largest(z.neg_(), kept)
-        # from here z is −logits: shifted so that the largest is 0, it is the negative log-odds against the top token
-        z.add_(top_logits[:, :1])
-        z.index_fill_(1, gone, 0)
-        odds = torch.exp(torch.neg(z, out=self.scratch), out=self.scratch)
-        odds.index_fill_(1, gone, 0)
-        total = odds.sum(1)
-        mean = torch.bmm(odds[:, None, :], z[:, :, None]).flatten()
-        return Projection(
-            top_tokens=top_tokens,
-            top_logits=top_logits,
-            bottom_tokens=bottom_tokens,
-            bottom_logits=-bottom_logits,
-            max_prob=1 / total,
-            entropy=total.log() + mean / total,
-            ranks=rank,
+@torch.inference_mode()
+def _read(logits: Tensor, kept: int, targets: Tensor | None, masked: Tensor) -> list[Projection]:
+    """What a block of logits says. On a CPU it is gone over in pieces that stay in the cache."""
+    rows, vocabulary = logits.shape
+    step = rows if logits.device.type != "cpu" else max(1, min(rows, CACHE_BYTES // (4 * vocabulary)))
+    scratch = torch.empty(step, vocabulary, device=logits.device)
+    found = []
+    for at in range(0, rows, step):
+        z = logits[at : at + step]
+        found.append(
+            _read_piece(z, scratch[: len(z)], kept, None if targets is None else targets[at : at + step], masked)
         )
+    return found
 
 
-def _blocks(vectors: Tensor, weight: Tensor) -> Iterator[_Block]:
-    """Blocks of logits, each in the memory of the one before."""
+def _read_piece(z: Tensor, scratch: Tensor, kept: int, targets: Tensor | None, masked: Tensor) -> Projection:
+    z.index_fill_(1, masked, -torch.inf)
+    top_logits, top_tokens = largest(z, kept)
+    rank = torch.zeros(len(z), dtype=torch.int64, device=z.device)
+    if targets is not None:
+        theirs = z.gather(1, targets.clamp_min(0)[:, None])
+        above = torch.gt(z, theirs, out=scratch).sum(1)  # counts as floats: exact up to 2²⁴ tokens
+        rank = torch.where(targets >= 0, above.long() + 1, 0)
+    # odds against the top token; below e^−80 nothing adds up, and numbers near the smallest float are slow
+    odds = torch.sub(z, top_logits[:, :1], out=scratch).clamp_min_(-80).exp_().index_fill_(1, masked, 0)
+    total = odds.sum(1)
+    mean = odds.mul_(z.index_fill_(1, masked, 0)).sum(1) / total
+    bottom_logits, bottom_tokens = largest(z.index_fill_(1, masked, torch.inf), kept, smallest=True)
+    return Projection(
+        top_tokens=top_tokens,
+        top_logits=top_logits,
+        bottom_tokens=bottom_tokens,
+        bottom_logits=bottom_logits,
+        max_prob=1 / total,
+        entropy=total.log() + top_logits[:, 0] - mean,
+        ranks=rank,
+    )
+
+
+def _blocks(vectors: Tensor, weight: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """Blocks of logits, with the place of their first row; each in the memory of the one before."""
     vocabulary = weight.shape[0]
     most = max(1, min(len(vectors), BLOCK_BYTES // (4 * vocabulary)))
     if most >= 64:
         most = most // 32 * 32  # matrix products like even sizes
     logits = torch.empty(most, vocabulary, device=weight.device)
-    scratch = torch.empty(most, vocabulary, device=weight.device)
     for at in range(0, len(vectors), most):
         rows = min(most, len(vectors) - at)
         _multiply(vectors[at : at + rows].to(weight.device).float(), weight, logits[:rows])
-        yield _Block(at, rows, logits[:rows], scratch[:rows])
+        yield at, logits[:rows]
 
 
 @torch.inference_mode()
@@ -275,25 +276,41 @@ def _multiply(vectors: Tensor, weight: Tensor, out: Tensor) -> None:
         out[:, at : at + step] = vectors @ weight[at : at + step].float().T
 
 
-def largest(rows: Tensor, kept: int) -> tuple[Tensor, Tensor]:
-    """The `kept` largest entries of each row and where they are, in a total order: equal ones by place.
+def largest(rows: Tensor, kept: int, *, smallest: bool = False) -> tuple[Tensor, Tensor]:
+    """The `kept` largest (or smallest) entries of each row and where they are, in a total order: equal ones by place.
 
     Of the chunks of a row, ordered by (maximum, place), the first `kept` hold the row's `kept` largest: only those are
-    sorted. One pass over the row.
+    looked into. One pass over the row.
     """
     n, width = rows.shape
     kept = min(kept, width)
     whole = width // CHUNK
+    sign = -1 if smallest else 1
     if width <= kept * CHUNK * 2:
-        values, places = torch.sort(rows, dim=1, descending=True, stable=True)
-        return values[:, :kept].clone(), places[:, :kept].clone()
+        values, places = _first(rows * sign, kept)
+        return values * sign, places
     chunks = rows[:, : whole * CHUNK].view(n, whole, CHUNK)
-    chosen = torch.sort(chunks.amax(2), dim=1, descending=True, stable=True).indices[:, :kept].sort(1).values
+    chosen = _first(chunks.amin(2).neg_() if smallest else chunks.amax(2), kept)[1].sort(1).values
     inside = (chosen[:, :, None] * CHUNK + torch.arange(CHUNK, device=rows.device)).flatten(1)
     rest = torch.arange(whole * CHUNK, width, device=rows.device).expand(n, -1)
     places = torch.cat([inside, rest], 1)
-    values, order = torch.sort(rows.gather(1, places), dim=1, descending=True, stable=True)
-    return values[:, :kept].clone(), places.gather(1, order[:, :kept])
+    values, order = _first(rows.gather(1, places) * sign, kept)
+    return values * sign, places.gather(1, order)
+
+
+def _first(rows: Tensor, kept: int) -> tuple[Tensor, Tensor]:
+    """The first `kept` of each row in the order (value descending, place ascending). `topk` leaves ties open, so the rows
+    that have some are sorted."""
+    if kept == rows.shape[1]:
+        values, places = torch.sort(rows, dim=1, descending=True, stable=True)
+        return values, places
+    values, places = torch.topk(rows, kept + 1, dim=1)
+    tied = (values[:, 1:] == values[:, :-1]).any(1).nonzero().flatten()
+    values, places = values[:, :kept].clone(), places[:, :kept].clone()
+    if len(tied):
+        again, where = torch.sort(rows[tied], dim=1, descending=True, stable=True)
+        values[tied], places[tied] = again[:, :kept], where[:, :kept]
+    return values, places
 
 
 # Tokens nobody should be shown
@@ -324,11 +341,11 @@ def nearest(vectors: Tensor, kept: int, advance: Callable[[int], None] = lambda 
     """For each vector, the `kept` others with the largest cosine to it: cosines and places, [n, kept]."""
     units: Tensor = torch.nn.functional.normalize(vectors.float(), dim=1)
     cosines, places = [], []
-    for block in _blocks(units, units):
-        own: Any = torch.arange(block.rows, device=units.device)
-        block.logits[own, own + block.at] = -torch.inf
-        values, found = largest(block.logits, kept)
+    for at, block in _blocks(units, units):
+        own = torch.arange(len(block), device=units.device)
+        block[own, own + at] = -torch.inf
+        values, found = largest(block, kept)
         cosines.append(values)
         places.append(found)
-        advance(block.rows)
+        advance(len(block))
     return torch.cat(cosines), torch.cat(places)
