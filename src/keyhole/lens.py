@@ -236,18 +236,17 @@ def _read_piece(z: Tensor, scratch: Tensor, kept: int, targets: Tensor | None, m
         theirs = z.gather(1, targets.clamp_min(0)[:, None])
         above = torch.gt(z, theirs, out=scratch).sum(1)  # counts as floats: exact up to 2²⁴ tokens
         rank = torch.where(targets >= 0, above.long() + 1, 0)
-    # odds against the top token; below e^−80 nothing adds up, and numbers near the smallest float are slow
-    odds = torch.sub(z, top_logits[:, :1], out=scratch).clamp_min_(-80).exp_().index_fill_(1, masked, 0)
-    total = odds.sum(1)
-    mean = odds.mul_(z.index_fill_(1, masked, 0)).sum(1) / total
+    p = torch.softmax(z, 1, out=scratch)
+    max_prob = p.gather(1, top_tokens[:, :1]).flatten()
+    mean = p.mul_(z.index_fill_(1, masked, 0)).sum(1)
     bottom_logits, bottom_tokens = largest(z.index_fill_(1, masked, torch.inf), kept, smallest=True)
     return Projection(
         top_tokens=top_tokens,
         top_logits=top_logits,
         bottom_tokens=bottom_tokens,
         bottom_logits=bottom_logits,
-        max_prob=1 / total,
-        entropy=total.log() + top_logits[:, 0] - mean,
+        max_prob=max_prob,
+        entropy=top_logits[:, 0] - max_prob.log() - mean,  # the log of softmax's denominator, less the mean logit
         ranks=rank,
     )
 
