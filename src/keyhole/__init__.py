@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from .analysis import analyze
     from .engine import merge, scan
     from .errors import KeyholeError
     from .models import FAMILIES, Family, Model, load
@@ -31,6 +32,7 @@ _WHERE = {
     "Run": "run",
     "Stats": "run",
     "Trigger": "run",
+    "analyze": "analysis",
     "load": "models",
     "merge": "engine",
     "scan": "engine",
@@ -46,6 +48,7 @@ __all__ = [
     "Run",
     "Stats",
     "Trigger",
+    "analyze",
     "load",
     "merge",
     "open",

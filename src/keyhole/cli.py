@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -79,6 +80,9 @@ def scan(
     max_tokens: Annotated[
         int | None, typer.Option(help="Stop the corpus after so many tokens, at a unit's end.")
     ] = None,
+    hold_out: Annotated[
+        float, typer.Option(help="Keep this share of the units out of the scan, for `analyze` to measure on.")
+    ] = 0.0,
     batch_tokens: Annotated[
         int | None, typer.Option(help="Tokens a batch, padding included.  [default: chosen for the device]")
     ] = None,
@@ -116,6 +120,7 @@ def scan(
         "bos": bos,
         "text_field": text_field,
         "trust_remote_code": trust_remote_code,
+        "hold_out": hold_out,
     }
     if from_ is not None:
         model, corpus, options, shard = _repeat(context, from_, model, corpus, options, shard)
@@ -176,11 +181,118 @@ def show(
     cell: Annotated[str, typer.Argument(help="A cell's address, as in L12.345.")],
     limit: Annotated[int | None, typer.Option(help="Show at most so many triggers a side.", min=1)] = None,
 ) -> None:
-    """A cell: its triggers, the last token marked, the next token behind the arrow; its statistics."""
+    """A cell: its triggers, the last token marked, the next token behind the arrow; its statistics; what its value says."""
     from . import show as text
     from .run import Run
 
     text.console().print(text.cell(Run(run)[cell], limit=limit))
+
+
+@app.command()
+def analyze(
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    valid: Annotated[
+        list[str] | None,
+        typer.Option(help="Held-out text for composition, refinement and cases.  [default: what the scan held out]"),
+    ] = None,
+    only: Annotated[str | None, typer.Option(help="Only these tables, as in agreement,mutation.")] = None,
+    samples: Annotated[int, typer.Option(help="Held-out sentences, at most; a random prefix of each.")] = 4000,
+    seed: Annotated[int, typer.Option(help="Of every random choice.")] = 0,
+    cells: Annotated[int, typer.Option(help="Random cells a layer, for mutation.")] = 100,
+    lens: Annotated[
+        str, typer.Option(help="raw, norm, or both as in raw,norm; the first is the one composition reads through.")
+    ] = "raw",
+    mask_untrained: Annotated[
+        bool, typer.Option("--mask-untrained", help="Leave out tokens that neither occur nor seem trained.")
+    ] = False,
+    similar: Annotated[bool, typer.Option("--similar/--no-similar", help="Find the cells with similar values.")] = True,
+    model: Annotated[str | None, typer.Option(help="Where the model is now.  [default: where it was scanned]")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps, …")] = "auto",
+) -> None:
+    """Fill the run's tables: what values say, how cells compose, how layers refine the prediction."""
+    from .analysis import analyze as run_analyze
+
+    with _Stages() as progress:
+        filled = run_analyze(
+            run,
+            valid=valid,
+            only=None if only is None else _names(only),
+            samples=samples,
+            seed=seed,
+            cells=cells,
+            lens=_names(lens),
+            mask_untrained=mask_untrained,
+            similar=similar,
+            model=model,
+            device=device,
+            progress=progress,
+        )
+    print(f"{filled.path}: analyzed. Look: keyhole table {filled.path} agreement")
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+@app.command()
+def table(
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    name: Annotated[str, typer.Argument(help="A table's name; without one, the tables there are.")] = "",
+    csv: Annotated[bool, typer.Option("--csv", help="As comma-separated values.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """A table that `analyze` filled."""
+    from . import tables
+    from .run import Run
+
+    opened = Run(run)
+    if not name:
+        print("\n".join(tables.SCHEMAS))
+        return
+    _print_rows(opened.table(name), csv, json, tables.note(opened.path, name))
+
+
+@app.command()
+def sql(
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    query: Annotated[str, typer.Argument(help='Any SQL over the tables, as in "select * from agreement".')],
+    csv: Annotated[bool, typer.Option("--csv", help="As comma-separated values.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """Ask the tables anything; nothing is changed."""
+    from . import tables
+    from .run import Run
+
+    _print_rows(tables.query(Run(run).path, query), csv, json, None)
+
+
+def _print_rows(rows: list[dict[str, Any]], csv: bool, json: bool, note: str | None) -> None:
+    from . import show as text
+    from .errors import UsageError
+
+    if csv and json:
+        raise UsageError("--csv and --json are two forms: choose one.")
+    if csv or json:
+        sys.stdout.write(text.as_csv(rows) if csv else text.as_json(rows))
+        return
+    text.console().print(text.rows(rows, note))
+
+
+@app.command()
+def tokens(
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    token: Annotated[str, typer.Argument(help='A token as text, its space included: " Paris".')],
+    limit: Annotated[int, typer.Option(help="At most so many cells a list.", min=1)] = 20,
+    lens: Annotated[str | None, typer.Option(help="raw or norm.  [default: the one that was analyzed]")] = None,
+) -> None:
+    """The values that promote a token, and those that demote it, strongest first."""
+    from . import show as text
+    from .run import Run
+    from .values import Values, available, token_id
+
+    opened = Run(run)
+    chosen = lens or next(iter(available(opened)), "raw")
+    text.console().print(text.token(Values(opened, chosen), token_id(opened, token), limit))
 
 
 @app.command()
@@ -231,7 +343,7 @@ def demo(
     ] = 40,
     force: Annotated[bool, typer.Option("--force", help="Scan again where a demo run is there.")] = False,
 ) -> None:
-    """SmolLM2-135M-Instruct over the State of the Union, both from PyPI; ends by showing cells."""
+    """SmolLM2-135M-Instruct over the State of the Union, both from PyPI: scan, analyze, report; ends by showing cells."""
     from . import demo as parts
     from . import show as text
 
@@ -247,7 +359,20 @@ def demo(
         source = "sotu" if every == 1 else str(parts.write_sample(cache_dir() / f"sotu-every-{every}.txt", every))
         print("SmolLM2-135M-Instruct reads the State of the Union, 1790 to today …")
         with _Bar() as bar:
-            run = run_scan(str(parts.model_file()), [source], out, resume=not force, force=force, progress=bar)
+            run = run_scan(
+                str(parts.model_file()),
+                [source],
+                out,
+                hold_out=parts.HOLD_OUT,
+                resume=not force,
+                force=force,
+                progress=bar,
+            )
+    if not parts.analyzed(run):
+        print("What its values say, and how its layers come to a prediction …")
+        with _Stages() as stages:
+            parts.analyze(run, stages)
+    page = parts.report(run)
     console = text.console()
     console.print(text.info(run))
     addresses = parts.worth_showing(run)
@@ -256,6 +381,9 @@ def demo(
         console.rule(style="dim")
         console.print(text.cell(run[address], limit=10))
     console.print(f"\nLook at any of the {run.layers * run.cells:,} cells:  keyhole show {out} L{run.layers // 2}.0")
+    console.print(f'Who says a token:  keyhole tokens {out} " freedom"')
+    if page is not None:
+        console.print(f"The report:  {page}")
 
 
 def _tell(run: Any) -> None:
@@ -264,6 +392,27 @@ def _tell(run: Any) -> None:
         f"{run.path}: {run.layers} layers × {run.cells:,} cells over {corpus['scanned_prefixes']:,} distinct prefixes. "
         f"Look: keyhole show {run.path} L{run.layers // 2}.0"
     )
+
+
+class _Stages:
+    """Progress of an analysis on a terminal: a bar for each stage."""
+
+    def __enter__(self) -> Callable[[str, int], Callable[[int], None]]:
+        from rich.console import Console
+        from rich.progress import Progress, TimeElapsedColumn
+
+        console = Console(stderr=True)
+        columns = (*Progress.get_default_columns(), TimeElapsedColumn())
+        self._progress = Progress(*columns, console=console, disable=not console.is_terminal)
+        self._progress.start()
+        return self._begin
+
+    def _begin(self, what: str, total: int) -> Callable[[int], None]:
+        task = self._progress.add_task(what, total=total)
+        return lambda done: self._progress.advance(task, done)
+
+    def __exit__(self, *exception: object) -> None:
+        self._progress.stop()
 
 
 class _Bar:

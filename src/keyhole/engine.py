@@ -59,8 +59,8 @@ def scan(
 ) -> Run:
     """Find every key's trigger examples in one pass over a corpus, into the run directory `out`.
 
-    `options` are the fields of `ScanConfig`: top, per, unit, context, max_tokens, batch_tokens, bos, text_field, and for a
-    model given by name device, dtype and trust_remote_code.
+    `options` are the fields of `ScanConfig`: top, per, unit, context, max_tokens, batch_tokens, bos, text_field, hold_out, and
+    for a model given by name device, dtype and trust_remote_code.
     """
     unknown = set(options) - set(ScanConfig.__dataclass_fields__)
     if unknown:
@@ -181,6 +181,7 @@ def _plan(
         starts=int(config.bos),
         batch_tokens=config.batch_tokens,
         max_tokens=config.max_tokens,
+        hold_out=config.hold_out,
         progress=progress.planned,
         before_done=lambda: store.write_json(partial.identity, {**identity, "stamps": stamps}),
     )

@@ -284,8 +284,8 @@ class Model:
 def prove(model: Model) -> None:
     """Check the family's row on one short input: the model is refused unless its own numbers come out.
 
-    coefficients @ V + b must equal the down-projection's output, and residual + attention + feed-forward (through
-    their post-norms, where there are any) must equal the next residual.
+    coefficients @ V + b must equal the down-projection's output, residual + attention + feed-forward (through their
+    post-norms, where there are any) the next residual, and the lens of the last residual the model's own logits.
     """
     family, seen = model.family, {}
 
@@ -334,6 +334,9 @@ def prove(model: Model) -> None:
         if layer + 1 < model.layers:
             following = seen["residual", layer + 1].flatten(0, -2)
             check("a layer's output against the next layer's input", model, layer, after, following, allowed)
+    from .lens import prove_head  # the lens reads models, and a model is proved through the lens
+
+    prove_head(model, seen["next", model.layers - 1].flatten(0, -2), ids[None], allowed)
 
 
 def check(what: str, model: Model, layer: int, got: Tensor, expected: Tensor, allowed: float) -> None:

@@ -36,6 +36,7 @@ POOL_TOKENS = 1 << 22
 SPILL_RECORDS = 1 << 20
 """Prefix records held in memory before they go to disk."""
 PARTITION_BITS = 6
+HOLD_OUT_SEED = 0x4B4559484F4C45
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,8 @@ class Summary:
     truncated: bool
     """whether --max-tokens ended the corpus early"""
     batches: int
+    held_out_units: int = 0
+    """units kept out of the scan: numbered and stored, never run"""
 
 
 # Building
@@ -70,6 +73,7 @@ def build(
     starts: int,
     batch_tokens: int,
     max_tokens: int | None,
+    hold_out: float = 0.0,
     progress: Callable[[int], None] = lambda tokens: None,
     before_done: Callable[[], None] = lambda: None,
 ) -> Summary:
@@ -79,7 +83,7 @@ def build(
     """
     window_length = context - starts
     digest = hashlib.sha256()
-    totals = {"documents": 0, "units": 0, "tokens": 0, "split_units": 0, "empty_units": 0}
+    totals = {"documents": 0, "units": 0, "tokens": 0, "split_units": 0, "empty_units": 0, "held_out_units": 0}
     truncated = False
     prefixes = Prefixes(files.spill)
     with (
@@ -116,7 +120,10 @@ def build(
                         f"The corpus has more than {MAX_TOKENS:,} tokens, the most one run can number. "
                         "Scan it in parts (separate runs), or set --max-tokens."
                     )
-                prefixes.add(*_hash(flat, bounds - totals["tokens"]), totals["tokens"])
+                held = held_out(totals["units"], len(chunk), hold_out)
+                scanned = np.flatnonzero(~np.repeat(held, lengths))
+                high, low = _hash(flat, bounds - totals["tokens"])
+                prefixes.add(high[scanned], low[scanned], totals["tokens"] + scanned)
                 tokens_file.append(flat)
                 unit_offsets.append(ends)
                 unit_documents.append(np.array([unit.document for unit in chunk], np.int32))
@@ -127,6 +134,7 @@ def build(
                 totals["tokens"] = int(ends[-1])
                 totals["split_units"] += int((lengths > window_length).sum())
                 totals["empty_units"] += int((lengths == 0).sum())
+                totals["held_out_units"] += int(held.sum())
                 progress(totals["tokens"])
             if truncated:
                 break
@@ -138,7 +146,13 @@ def build(
         )
     offsets = np.load(files.window_offsets, mmap_mode="r")
     _write_repeats(files, prefixes, offsets)
+    _hold_out(files, offsets, held_out(0, totals["units"], hold_out))
     distinct = totals["tokens"] - int(np.load(files.window_old, mmap_mode="r").sum(dtype=np.int64))
+    if not distinct:
+        raise CorpusError(
+            f"--hold-out {hold_out} leaves nothing to scan: it takes {totals['held_out_units']} of {totals['units']} units, all "
+            "that have tokens. Lower it, or give more text."
+        )
     batches = _write_batches(files, starts, batch_tokens)
     summary = Summary(
         hash=digest.hexdigest(), distinct_prefixes=distinct, truncated=truncated, batches=batches, **totals
@@ -146,6 +160,23 @@ def build(
     before_done()
     write_json(files.summary, vars(summary))
     return summary
+
+
+def held_out(first_unit: int, count: int, share: float) -> npt.NDArray[np.bool_]:
+    """Which of the units numbered from `first_unit` are kept out of a scan: about `share` of them, by a hash of the number."""
+    numbers = np.arange(first_unit, first_unit + count, dtype=np.uint64)
+    chance = (_mix(_mix(numbers + np.uint64(HOLD_OUT_SEED))) >> np.uint64(11)).astype(np.float64) / 2.0**53
+    return chance < share
+
+
+def _hold_out(files: PlanFiles, offsets: Int64s, held: npt.NDArray[np.bool_]) -> None:
+    """A window of a held-out unit has nothing new for the scan: all of its prefixes are `old`."""
+    if not held.any():
+        return
+    old = np.load(files.window_old, mmap_mode="r+")
+    windows = np.flatnonzero(held[unit_of(np.load(files.unit_offsets, mmap_mode="r"), offsets[:-1])])
+    old[windows] = (offsets[windows + 1] - offsets[windows]).astype(np.int32)
+    old.flush()
 
 
 def content_hash(units: Iterable[Unit], count: int) -> str:
@@ -258,10 +289,9 @@ class Prefixes:
         self.spilled = False
         self.later: list[Int64s] = []
 
-    def add(self, high: UInt64s, low: UInt64s, first_token: int) -> None:
+    def add(self, high: UInt64s, low: UInt64s, tokens: Int64s) -> None:
         records = np.empty(len(high), RECORD)
-        records["high"], records["low"], records["count"] = high, low, 1
-        records["token"] = first_token + np.arange(len(high))
+        records["high"], records["low"], records["token"], records["count"] = high, low, tokens, 1
         merged, later = _aggregate(records)
         self.held.append(merged)
         self.later.append(later)

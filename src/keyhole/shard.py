@@ -34,6 +34,7 @@ class ScanConfig:
     device: str = "auto"
     dtype: str = "auto"
     trust_remote_code: bool = False
+    hold_out: float = 0.0
     shard: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
@@ -46,6 +47,8 @@ class ScanConfig:
             whole(name, least)
         if self.per not in PER:
             raise UsageError(f"per is '{self.per}'; it must be one of {', '.join(PER)}.")
+        if not isinstance(self.hold_out, (int, float)) or not 0 <= self.hold_out < 1:
+            raise UsageError(f"hold_out is {self.hold_out!r}; it must be a share of the units, from 0 to less than 1.")
         if self.unit not in UNITS:
             raise UsageError(f"unit is '{self.unit}'; it must be one of {', '.join(UNITS)}.")
         if self.shard is not None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import os
 import unicodedata
+from typing import Any
 
 import numpy as np
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from . import store
+from . import store, values
 from .run import Cell, Run, Trigger
 
 CONTEXT_CHARACTERS = 64
@@ -37,7 +41,7 @@ def cell(cell: Cell, *, limit: int | None = None) -> RenderableType:
         f"max {stats.max:.3g}   min {stats.min:.3g}",
         style="dim",
     )
-    parts: list[RenderableType] = [head, numbers, Text()]
+    parts: list[RenderableType] = [head, numbers, Text(), *value(cell)]
     positive, negative = cell.triggers[:limit], cell.triggers_negative[:limit]
     if positive:
         parts.append(_triggers("triggers", positive))
@@ -46,6 +50,111 @@ def cell(cell: Cell, *, limit: int | None = None) -> RenderableType:
     if negative:
         parts += [Text(), _triggers("triggers of the negative side (the cell writes −value)", negative)]
     return Group(*parts)
+
+
+def value(cell: Cell, *, limit: int = 10) -> list[RenderableType]:
+    """What a cell's value says, through each lens it was read through; nothing where `analyze` has not been."""
+    run = cell.run
+    parts: list[RenderableType] = []
+    at = (cell.layer, cell.index)
+    for lens in values.available(run):
+        said = values.Values(run, lens)
+        head = Text.assemble(
+            (f"value, lens {lens}", "bold"),
+            (
+                f"   norm {said.norms[at]:.3g}   max p {said.max_prob[at]:.2%}   entropy {said.entropy[at]:.2f} nats",
+                "dim",
+            ),
+        )
+        table = Table(box=None, show_header=False, padding=(0, 1))
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
+        table.add_row("promotes", _said(said.promoted(*at, limit)))
+        table.add_row("demotes", _said(said.demoted(*at, limit)))
+        table.add_row("agreement", _agreement(cell, said))
+        parts += [head, table]
+    if parts and (near := values.similar(run, *at)):
+        listed = "   ".join(f"{other.address} {other.cosine:.2f}" for other in near)
+        parts.append(Text.assemble("similar values (cosine)  ", listed))
+    return [*parts, Text()] if parts else []
+
+
+def _said(tokens: list[values.Said]) -> Text:
+    return Text("  ").join([Text.assemble(quoted(said.piece), (f" {said.logit:.2f}", "dim")) for said in tokens])
+
+
+def _agreement(cell: Cell, said: values.Values) -> str:
+    """How often what the value says is what followed the triggers, side by side with the sign it is read with."""
+    sides = []
+    for name, triggers, tokens in (
+        ("triggers", cell.triggers, said.top_tokens),
+        ("negative side", cell.triggers_negative, said.bottom_tokens),
+    ):
+        known = [trigger.next_id for trigger in triggers if trigger.next_id is not None]
+        if known:
+            token = int(tokens[cell.layer, cell.index, 0])
+            piece = quoted(cell.run.vocabulary.piece(token))
+            sides.append(f"{piece} follows {known.count(token)} of {len(known)} {name}")
+    rank = int(said.ranks[cell.layer, cell.index])
+    return ", ".join(sides + ([f"the top trigger's next token has rank {rank:,}"] if rank else [])) or "no trigger"
+
+
+def quoted(piece: str) -> str:
+    return f"‘{printable(piece)}’"
+
+
+def token(said: values.Values, token: int, limit: int) -> RenderableType:
+    """The cells whose values promote a token, and those that demote it."""
+    piece = quoted(said.run.vocabulary.piece(token))
+    parts: list[RenderableType] = []
+    for verb, speakers in (("promote", said.promoting(token)), ("demote", said.demoting(token))):
+        title = f"values that {verb} {piece}: {len(speakers):,} have it among their {'first' if verb == 'promote' else 'last'} {values.KEPT}"
+        table = Table(box=None, padding=(0, 1), title=title, title_justify="left", title_style="bold")
+        for name in ("cell", "logit", "rank", "max p"):
+            table.add_column(name, justify="right", no_wrap=True)
+        table.add_column("promotes" if verb == "promote" else "demotes", no_wrap=True)
+        for speaker in speakers[:limit]:
+            at = (speaker.layer, speaker.cell)
+            others = said.promoted(*at, 6) if verb == "promote" else said.demoted(*at, 6)
+            table.add_row(
+                speaker.address,
+                f"{speaker.logit:.3f}",
+                str(speaker.rank),
+                f"{said.max_prob[at]:.2%}",
+                Text(" ".join(quoted(other.piece) for other in others)),
+            )
+        parts += [table, Text()] if speakers else [Text(f"no value has {piece} among the tokens it {verb}s most\n")]
+    return Group(*parts, Text(f"lens {said.lens}", style="dim"))
+
+
+def rows(table: list[dict[str, Any]], note: str | None = None) -> RenderableType:
+    """Rows as a table; the note below says what they were measured on."""
+    shown = Table(box=None, padding=(0, 1))
+    for column, kind in ((c, type(v)) for c, v in (table[0] if table else {}).items()):
+        shown.add_column(column, justify="left" if kind is str else "right", no_wrap=kind is not str, overflow="fold")
+    for row in table:
+        shown.add_row(*(Text(_plain(value)) for value in row.values()))
+    return Group(shown, *([Text(note, style="dim")] if note else [])) if table else Text("no rows", style="italic")
+
+
+def _plain(value: Any) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return printable(value) if isinstance(value, str) else str(value)
+
+
+def as_csv(table: list[dict[str, Any]]) -> str:
+    """A line of names, then the rows; text is quoted, for a token may be a line end."""
+    out = io.StringIO()
+    out.write(",".join(table[0]) + "\n" if table else "")
+    csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC).writerows(row.values() for row in table)
+    return out.getvalue()
+
+
+def as_json(table: list[dict[str, Any]]) -> str:
+    return json.dumps(table, ensure_ascii=False, indent=1, default=str) + "\n"
 
 
 def _triggers(title: str, triggers: list[Trigger]) -> RenderableType:

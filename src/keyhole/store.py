@@ -7,7 +7,13 @@
     repeated_tokens.npy         prefixes that occur more than once (token index of the first), repeated_counts: how often
     coefficients.npy            [layers, cells, top] with units.npy and positions.npy; *_negative for the other side
     active.npy sums.npy extremes.npy    what the statistics are made of
-    tables.duckdb               what the analyses found; the only file that is written after the scan
+
+What the analyses add, after the scan, each file written whole or not at all:
+
+    tables.duckdb               what they found
+    values_LENS.json            what a lens was set to; written last, so where it is the arrays beside it are whole
+    values_LENS_*.npy           what every value says: tokens and logits at both ends, max_prob, entropy, and the index by token
+    values_norms.npy similar_cells.npy similar_cosines.npy      of the values themselves
 
 A run is built in `NAME.partial` and renamed into place when it is whole, so a directory called NAME is a finished run.
 `NAME.partial` also holds the plan and the last checkpoint, which is all a resumed scan needs.
@@ -334,6 +340,41 @@ def tokenizer_file(path: Path) -> Path:
 
 def tables_file(path: Path) -> Path:
     return path / "tables.duckdb"
+
+
+# What the analyses add
+
+
+def save_array(path: Path, name: str, array: Array) -> None:
+    """An array beside the scan's own, whole or not at all."""
+    with disk_errors(path):
+        replace_file(
+            path / f"{name}.npy",
+            lambda file: np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False),
+        )
+
+
+def has_array(path: Path, name: str) -> bool:
+    return (path / f"{name}.npy").is_file()
+
+
+def lens_array(lens: str, name: str) -> str:
+    return f"values_{lens}_{name}"
+
+
+def save_lens(path: Path, lens: str, settings: dict[str, Any]) -> None:
+    with disk_errors(path):
+        write_json(path / f"values_{lens}.json", settings)
+
+
+def read_lens(path: Path, lens: str) -> dict[str, Any] | None:
+    """What a lens was set to when the values were read through it; None where they were not yet."""
+    file = path / f"values_{lens}.json"
+    return read_json(file) if file.is_file() else None
+
+
+def drop_lens(path: Path, lens: str) -> None:
+    (path / f"values_{lens}.json").unlink(missing_ok=True)
 
 
 def read_log(path: Path) -> dict[str, Any]:

@@ -56,8 +56,9 @@ class Vocabulary:
         return {}
 
     def piece(self, token: int) -> str:
-        """One token, readable: bytes that are no whole character are written `\\xe2`."""
+        """One token, readable: bytes that are no whole character are written `\\xe2`, a row of the unembedding that is no token
+        of the tokenizer by its number."""
         token = int(token)
         if token not in self._pieces:
-            self._pieces[token] = self.raw(token).decode("utf-8", "backslashreplace")
+            self._pieces[token] = self.raw(token).decode("utf-8", "backslashreplace") or f"[{token}]"
         return self._pieces[token]

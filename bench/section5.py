@@ -1,0 +1,81 @@
+"""All of section 5, beside what it cannot do without: the forward passes and the vocabulary projections.
+
+    python bench/section5.py MODEL [--device cuda]
+
+The floor is the same batches through the model, and the same rows (r, y and o of every layer through the head, y once more
+through the lens) times the unembedding, nothing read off. Both run in turns; the ratio is of the medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+import keyhole
+from keyhole import lens
+from keyhole.analysis import section5
+from keyhole.analysis.heldout import Prefixes
+from keyhole.lens import Head
+
+
+@torch.inference_mode()
+def floor(head: Head, prefixes: Prefixes, batch_tokens: int) -> None:
+    model = head.model
+    width = head.weight.shape[1]
+    step = max(1, lens.BLOCK_BYTES // 4 // (4 * head.vocabulary))
+    for rows in section5.batches([len(ids) for ids in prefixes.ids], batch_tokens):
+        batch = model.batch([prefixes.ids[row] for row in rows])
+        model.forward(batch.ids)
+        vectors = torch.ones(4 * model.layers * len(rows), width, device=model.device, dtype=model.dtype)
+        for at in range(0, len(vectors), step):
+            vectors[at : at + step] @ head.weight.T
+    if model.device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--samples", type=int, default=64)
+    parser.add_argument("--length", type=int, default=16, help="tokens of a prefix, on average")
+    parser.add_argument("--batch-tokens", type=int, default=1024)
+    parser.add_argument("--repeats", type=int, default=3)
+    options = parser.parse_args()
+    model = keyhole.load(options.model, device=options.device, dtype=options.dtype)
+    head = Head(model)
+    random = np.random.default_rng(0)
+    lengths = random.integers(1, 2 * options.length, options.samples)
+    ids = [random.integers(0, head.vocabulary, length).tolist() for length in lengths]
+    prefixes = Prefixes(ids, [0] * options.samples, "")
+    tokens = np.zeros((model.layers, model.cells, 1), np.int32)
+    values: Any = SimpleNamespace(lens="raw", top_tokens=tokens, bottom_tokens=tokens)
+    times: dict[str, list[float]] = {"floor": [], "section 5": []}
+    for repeat in range(options.repeats + 1):
+        for name, work in (
+            ("floor", lambda: floor(head, prefixes, options.batch_tokens)),
+            (
+                "section 5",
+                lambda: section5.measure(head, values, prefixes, bos=True, batch_tokens=options.batch_tokens),
+            ),
+        ):
+            began = time.perf_counter()
+            work()
+            if repeat:  # the first warms up
+                times[name].append(time.perf_counter() - began)
+    low, whole = (statistics.median(times[name]) for name in ("floor", "section 5"))
+    print(f"{model}, {options.samples} prefixes, {sum(map(len, ids)):,} tokens, {model.dtype}, {model.device}")
+    print(f"forwards and projections  {low:8.3f} s   {[round(t, 3) for t in times['floor']]}")
+    print(f"section 5                 {whole:8.3f} s   {[round(t, 3) for t in times['section 5']]}")
+    print(f"ratio                     {whole / low:8.3f}     (at most 1.5)")
+
+
+if __name__ == "__main__":
+    main()

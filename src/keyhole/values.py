@@ -1,0 +1,185 @@
+"""What the values of a run say, read back from its files: no model, no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import store
+from .errors import RunError, UsageError
+from .run import Run
+
+LENSES = ("raw", "norm")
+KEPT = 30
+"""Tokens stored at each end of a value."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """A token a value promotes or demotes."""
+
+    token: int
+    piece: str
+    logit: float
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """A cell whose value promotes or demotes a token."""
+
+    layer: int
+    cell: int
+    logit: float
+    rank: int
+    """1: the token is the value's first (for a demoted one, its last)"""
+
+    @property
+    def address(self) -> str:
+        return f"L{self.layer}.{self.cell}"
+
+
+@dataclass(frozen=True)
+class Similar:
+    layer: int
+    cell: int
+    cosine: float
+
+    @property
+    def address(self) -> str:
+        return f"L{self.layer}.{self.cell}"
+
+
+class Values:
+    """The values of a run through one lens. Arrays are [layers, cells, …]."""
+
+    def __init__(self, run: Run, lens: str) -> None:
+        if lens not in LENSES:
+            raise UsageError(f"There is no lens '{lens}'. The lenses are: {', '.join(LENSES)}.")
+        found = store.read_lens(run.path, lens)
+        if found is None:
+            raise RunError(
+                f"{run.path} does not hold its values through the lens '{lens}' yet. Read them: "
+                f"keyhole analyze {run.path} --lens {lens}"
+            )
+        self.run, self.lens, self.settings = run, lens, found
+
+    def _array(self, name: str) -> npt.NDArray[Any]:
+        return store.load_array(self.run.path, store.lens_array(self.lens, name))
+
+    @cached_property
+    def top_tokens(self) -> npt.NDArray[np.int32]:
+        """[layers, cells, 30] largest logit first."""
+        return self._array("top_tokens")
+
+    @cached_property
+    def top_logits(self) -> npt.NDArray[np.float32]:
+        return self._array("top_logits")
+
+    @cached_property
+    def bottom_tokens(self) -> npt.NDArray[np.int32]:
+        """[layers, cells, 30] smallest logit first."""
+        return self._array("bottom_tokens")
+
+    @cached_property
+    def bottom_logits(self) -> npt.NDArray[np.float32]:
+        return self._array("bottom_logits")
+
+    @cached_property
+    def max_prob(self) -> npt.NDArray[np.float32]:
+        return self._array("max_prob")
+
+    @cached_property
+    def entropy(self) -> npt.NDArray[np.float32]:
+        """In nats."""
+        return self._array("entropy")
+
+    @cached_property
+    def ranks(self) -> npt.NDArray[np.int32]:
+        """[layers, cells] the rank of the next token of the cell's top-1 trigger, 1 the top; 0 where there is none."""
+        return self._array("ranks")
+
+    @cached_property
+    def norms(self) -> npt.NDArray[np.float32]:
+        return store.load_array(self.run.path, "values_norms")
+
+    # One cell
+
+    def promoted(self, layer: int, cell: int, limit: int = 30) -> list[Said]:
+        return self._said(self.top_tokens, self.top_logits, layer, cell, limit)
+
+    def demoted(self, layer: int, cell: int, limit: int = 30) -> list[Said]:
+        return self._said(self.bottom_tokens, self.bottom_logits, layer, cell, limit)
+
+    def _said(
+        self, tokens: npt.NDArray[Any], logits: npt.NDArray[Any], layer: int, cell: int, limit: int
+    ) -> list[Said]:
+        pairs = zip(tokens[layer, cell, :limit], logits[layer, cell, :limit], strict=True)
+        return [Said(int(token), self.run.vocabulary.piece(int(token)), float(logit)) for token, logit in pairs]
+
+    # One token
+
+    def promoting(self, token: int, limit: int | None = None) -> list[Speaker]:
+        """The cells with the token among their first 30, largest logit first."""
+        return self._speakers("top", self.top_logits, token, limit)
+
+    def demoting(self, token: int, limit: int | None = None) -> list[Speaker]:
+        """The cells with the token among their last 30, smallest logit first."""
+        return self._speakers("bottom", self.bottom_logits, token, limit)
+
+    def _speakers(self, side: str, logits: npt.NDArray[Any], token: int, limit: int | None) -> list[Speaker]:
+        offsets, places = self._array(f"index_{side}_offsets"), self._array(f"index_{side}_places")
+        if not 0 <= token < len(offsets) - 1:
+            raise UsageError(f"There is no token {token}: the vocabulary has {len(offsets) - 1:,}.")
+        begin, end = int(offsets[token]), int(offsets[token + 1])
+        found, kept = [], logits.shape[-1]
+        for place in places[begin : end if limit is None else min(end, begin + limit)]:
+            which, slot = divmod(int(place), kept)
+            layer, cell = divmod(which, self.run.cells)
+            found.append(Speaker(layer, cell, float(logits[layer, cell, slot]), slot + 1))
+        return found
+
+
+def index(tokens: npt.NDArray[Any], strength: npt.NDArray[Any], vocabulary: int) -> tuple[Any, Any]:
+    """Tokens [layers, cells, kept] turned around: for each token the places it stands at, strongest first."""
+    flat, order = tokens.ravel(), np.lexsort((-strength.ravel(), tokens.ravel()))
+    offsets = np.zeros(vocabulary + 1, np.int64)
+    np.cumsum(np.bincount(flat, minlength=vocabulary), out=offsets[1:])
+    return offsets, order.astype(np.int64 if flat.size >= 2**31 else np.int32)
+
+
+def available(run: Run) -> list[str]:
+    """The lenses the values of a run were read through."""
+    return [lens for lens in LENSES if store.read_lens(run.path, lens) is not None]
+
+
+def similar(run: Run, layer: int, cell: int) -> list[Similar]:
+    """The cells whose values point most nearly the same way, by cosine; none where they were not looked for."""
+    if not store.has_array(run.path, "similar_cells"):
+        return []
+    places = store.load_array(run.path, "similar_cells")[layer, cell]
+    cosines = store.load_array(run.path, "similar_cosines")[layer, cell]
+    return [
+        Similar(*divmod(int(place), run.cells), cosine=float(cosine))
+        for place, cosine in zip(places, cosines, strict=True)
+    ]
+
+
+def token_id(run: Run, text: str) -> int:
+    """The token that reads `text`."""
+    vocabulary = run.vocabulary
+    ids = vocabulary.tokenizer.encode(text, add_special_tokens=False).ids
+    if len(ids) == 1 and vocabulary.piece(ids[0]) == text:
+        return int(ids[0])
+    for token in range(len(vocabulary)):  # a tokenizer may add a space of its own before it looks
+        if vocabulary.piece(token) == text:
+            return token
+    pieces = [vocabulary.piece(i) for i in ids]
+    if len(ids) == 1:
+        hint = f"The nearest is {pieces[0]!r}."
+    else:
+        hint = f"It is {len(ids)} tokens, {', '.join(map(repr, pieces))}: ask for one of them." if ids else ""
+    raise UsageError(f"{text!r} is no token of this model. {hint} Mind the space: ' Paris' and 'Paris' are two tokens.")

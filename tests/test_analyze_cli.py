@@ -1,0 +1,130 @@
+"""The commands of an analysis, from a model on disk to every table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from families import tiny, tokenizer
+from test_analysis import corpus
+from typer.testing import CliRunner
+
+import keyhole
+from keyhole import tables
+from keyhole.cli import app
+from keyhole.values import Values, token_id
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model saved, scanned and analyzed by the commands."""
+    folder = tmp_path_factory.mktemp("analyze")
+    model = tiny("llama")
+    model.lm.save_pretrained(folder / "model")
+    tokenizer().save_pretrained(folder / "model")
+    text = corpus(folder / "text.txt")
+    ask("scan", folder / "model", text, "--out", folder / "run", "--unit", "line", "--hold-out", 0.35, "--top", 5)
+    ask("analyze", folder / "run", "--lens", "raw,norm", "--cells", 4, "--samples", 50, "--seed", 1)
+    return folder
+
+
+def ask(*arguments: object) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.mark.parametrize("name", tables.SCHEMAS)
+def test_every_table_prints(name: str, place: Path) -> None:
+    printed = ask("table", place / "run", name)
+    rows = json.loads(ask("table", place / "run", name, "--json"))
+    assert rows == keyhole.open(place / "run").table(name)
+    assert list(rows[0]) == list(tables.SCHEMAS[name])
+    for column in tables.SCHEMAS[name]:
+        assert column in printed
+    read = list(csv.DictReader(io.StringIO(ask("table", place / "run", name, "--csv"))))
+    assert len(read) == len(rows)
+    assert list(read[0]) == list(tables.SCHEMAS[name])
+
+
+def test_sql_over_the_tables(place: Path) -> None:
+    query = "select layer, max(rate) as best from agreement where target = 'next' group by layer order by layer"
+    rows = json.loads(ask("sql", place / "run", query, "--json"))
+    assert [row["layer"] for row in rows] == [0, 1, 2]
+    with pytest.raises(keyhole.KeyholeError, match="query failed"):
+        ask("sql", place / "run", "select nothing from nowhere")
+    with pytest.raises(keyhole.KeyholeError, match="query failed"):
+        ask("sql", place / "run", "drop table agreement")
+
+
+def test_tokens_lists_who_promotes_and_who_demotes(place: Path) -> None:
+    run = keyhole.open(place / "run")
+    said = Values(run, "raw")
+    token = token_id(run, "e")
+    for speakers, tokens, sign in (
+        (said.promoting(token), said.top_tokens, -1),
+        (said.demoting(token), said.bottom_tokens, 1),
+    ):
+        expected = {
+            (layer, cell)
+            for layer in range(run.layers)
+            for cell in range(run.cells)
+            if token in tokens[layer, cell].tolist()
+        }
+        assert {(s.layer, s.cell) for s in speakers} == expected
+        logits = [sign * s.logit for s in speakers]
+        assert logits == sorted(logits)
+    printed = ask("tokens", place / "run", "e")
+    assert said.promoting(token)[0].address in printed
+    assert said.demoting(token)[0].address in printed
+    with pytest.raises(keyhole.KeyholeError, match=r"no token of this model.*2 tokens"):
+        ask("tokens", place / "run", "ee")
+
+
+def test_show_says_what_the_value_says(place: Path) -> None:
+    printed = ask("show", place / "run", "L1.3")
+    for word in ("promotes", "demotes", "agreement", "norm", "similar values (cosine)"):
+        assert word in printed
+    assert "promotes" in printed.split("triggers")[0]
+
+
+def test_looking_needs_no_torch(place: Path) -> None:
+    code = (
+        "import sys; from typer.testing import CliRunner; from keyhole.cli import app\n"
+        "for a in (['show', RUN, 'L0.0'], ['tokens', RUN, 'e'], ['table', RUN, 'rank'], ['sql', RUN, 'select 1']):\n"
+        "    assert CliRunner().invoke(app, a).exit_code == 0, a\n"
+        "assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
+    ).replace("RUN", repr(str(place / "run")))
+    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": str(Path(keyhole.__file__).parents[1])})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["table", "RUN", "agreements"], "no table 'agreements'"),
+        (["table", "RUN", "rank", "--csv", "--json"], "choose one"),
+        (["analyze", "RUN", "--only", "agreements"], "no table 'agreements'"),
+        (["analyze", "RUN", "--lens", "tuned"], "no lens 'tuned'"),
+        (["tokens", "RUN", "e", "--lens", "tuned"], "no lens 'tuned'"),
+        (["analyze", "RUN", "--only", "cases", "--valid", "nowhere.txt"], "no corpus nowhere.txt"),
+    ],
+)
+def test_mistakes_are_told(arguments: list[str], says: str, place: Path) -> None:
+    with pytest.raises(keyhole.KeyholeError, match=says):
+        ask(*[str(place / "run") if a == "RUN" else a for a in arguments])
+
+
+def test_a_model_that_changed_on_disk_is_refused(place: Path, tmp_path: Path) -> None:
+    model = keyhole.load(str(place / "model"))
+    model.lm.get_input_embeddings().weight.data[3] += 1e-3
+    model.lm.save_pretrained(tmp_path / "changed")
+    tokenizer().save_pretrained(tmp_path / "changed")
+    assert torch.is_tensor(model.values(0))
+    with pytest.raises(keyhole.KeyholeError, match="not the model that was scanned"):
+        ask("analyze", place / "run", "--model", tmp_path / "changed", "--only", "mutation")
