@@ -6,6 +6,7 @@ that one chart follows the reader's light or dark.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -40,7 +41,7 @@ PAGE = Palette(**{field.name: f"var(--{field.name})" for field in fields(Palette
 
 @dataclass(frozen=True)
 class Look:
-    """What every chart of a run shares."""
+    """What the charts of a run share."""
 
     layers: int
     vocabulary: int
@@ -100,7 +101,7 @@ class Look:
                 symbolSize=70,
                 symbolStrokeWidth=0,
                 symbolOpacity=1,
-                offset=8,
+                offset=30,
                 rowPadding=2,
                 columnPadding=18,
             )
@@ -129,7 +130,8 @@ def _tips(form: str, *extra: str) -> list[alt.Tooltip]:
     ]
 
 
-def _point(row: Row, series: str, value: float, lo: float, hi: float) -> Row:
+def _point(row: Row, series: str, value: float, lo: float | None, hi: float | None) -> Row:
+    lo, hi = (value if end is None else end for end in (lo, hi))
     return {"layer": row["layer"], "n": row["n"], "series": series, "value": value, "lo": lo, "hi": hi}
 
 
@@ -147,18 +149,19 @@ def _lines(
     *,
     baselines: Sequence[Row] = (),
     wide: Sequence[Row] = (),
-    axis: str = "%",
+    axis: alt.Axis | None = None,
     tip: str = ".2%",
     scale: alt.Scale | None = None,
 ) -> Chart:
     """Series over the layers, each with its interval as a band; baselines dashed. `wide` is an outer, fainter band."""
     x, colour = look.x(), _colour(colours)
-    y = alt.Y("value:Q", title=title, axis=alt.Axis(format=axis), scale=scale or alt.Scale())
+    axis, scale = axis or alt.Axis(format="%"), scale or alt.Scale()
+    y = alt.Y("value:Q", title=title, axis=axis, scale=scale)
     marks = []
     for rows, opacity in ((wide, 0.12), (points, 0.2)):
         if rows:
             band = _chart(rows).mark_area(opacity=opacity)
-            low = alt.Y("lo:Q", title=title, axis=alt.Axis(format=axis), scale=scale or alt.Scale())
+            low = alt.Y("lo:Q", title=title, axis=axis, scale=scale)
             marks.append(band.encode(x=x, y=low, y2="hi:Q", color=colour))
     if baselines:
         marks.append(_chart(baselines).mark_line(strokeDash=[5, 3], strokeWidth=1.4).encode(x=x, y=y, color=colour))
@@ -168,6 +171,13 @@ def _lines(
     return look.finish(*marks)
 
 
+def _powers(low: float, high: float) -> list[float]:
+    """Where a logarithmic axis is labelled: powers of ten, and between them where there are few."""
+    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    tens = [10.0**e for e in exponents if low <= 10.0**e <= high]
+    return tens if len(tens) > 2 else [f * 10.0**e for e in exponents for f in (1, 2, 5) if low <= f * 10.0**e <= high]
+
+
 # One function a figure
 
 
@@ -175,7 +185,7 @@ def mutation(rows: Rows, look: Look) -> Chart:
     p = look.palette
     colours = {"last": p.blue, "random": p.green, "first": p.orange}
     names = {kind: f"{kind} token dropped" for kind in colours}
-    rows = present(rows, "mean_change", "lo", "hi")
+    rows = present(rows, "mean_change")
     points = [_point(r, names[r["dropped"]], r["mean_change"], r["lo"], r["hi"]) for r in rows if r["dropped"] in names]
     shown = {names[kind]: colour for kind, colour in colours.items()} | {"no change": p.quiet}
     baseline = look.every_layer("no change", 0.0)
@@ -201,14 +211,14 @@ def agreement(rows: Rows, look: Look) -> Chart:
             points.append(_point(r, series, r["rate"], r["lo"], r["hi"]))
     baselines = []
     for column, series, colour in (
-        ("permuted", "baseline: values permuted", p.quiet),
-        ("unigram", "baseline: most frequent token", p.faint),
+        ("permuted", "baseline: values dealt out anew", p.quiet),
+        ("unigram", "baseline: a token drawn by frequency", p.faint),
     ):
         for r in present(rows, column):
             if r["target"] == "next" and r["lens"] == lens:
                 colours[series] = colour
                 baselines.append({"layer": r["layer"], "series": series, "value": r[column]})
-    return _lines(look, "agreement", points, colours, baselines=baselines, axis="~%", tip=".3~%")
+    return _lines(look, "agreement", points, colours, baselines=baselines, axis=alt.Axis(format="~%"), tip=".3~%")
 
 
 def rank(rows: Rows, look: Look) -> Chart:
@@ -227,7 +237,7 @@ def rank(rows: Rows, look: Look) -> Chart:
         {series: p.blue, chance: p.quiet},
         wide=[at(r, "p5", "p95") for r in rows],
         baselines=look.every_layer(chance, max(1.0, (look.vocabulary + 1) / 2)),
-        axis="~s",
+        axis=alt.Axis(format="~s", values=_powers(1, look.vocabulary)),
         tip=",.0f",
         scale=alt.Scale(type="log", domain=[1, max(2, look.vocabulary)], nice=False),
     )
@@ -257,12 +267,10 @@ def confidence(rows: Rows, look: Look) -> Chart:
 
     def x(column: str) -> alt.X:
         scale = alt.Scale(type="log" if logarithmic else "linear", domain=[start, high], nice=False)
-        return alt.X(
-            f"{column}:Q",
-            title="largest probability of the value, max(p)",
-            scale=scale,
-            axis=alt.Axis(grid=False, format="~g" if logarithmic else "~%", tickCount=6, labelOverlap=True),
-        )
+        axis = alt.Axis(grid=False, tickCount=6, format="~g")
+        if logarithmic:
+            axis = alt.Axis(grid=False, values=_powers(start, high), format="~g")
+        return alt.X(f"{column}:Q", title="largest probability of the value, max(p)", scale=scale, axis=axis)
 
     y = alt.Y("value:Q", title="agreement", axis=alt.Axis(format="~%"))
     low_end = alt.Y("lo:Q", title="agreement", axis=alt.Axis(format="~%"))
@@ -355,7 +363,7 @@ def final_probability(rows: Rows, look: Look) -> Chart:
         points,
         {series: p.blue, chance: p.quiet},
         baselines=look.every_layer(chance, 1 / max(1, look.vocabulary)),
-        axis=".1f",
+        axis=alt.Axis(format=".1f"),
         tip=".3f",
         scale=alt.Scale(domain=[0, 1]),
     )

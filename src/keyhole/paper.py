@@ -45,8 +45,8 @@ FINDINGS = (
         "Figure S1",
         KEYS,
         "How often keys fire",
-        "Share of coefficients above zero, over every distinct prefix of the corpus. Band: 95 % interval of the mean over "
-        "cells.",
+        "Share of coefficients above zero, over every distinct prefix of the corpus. Band: 95 % interval, "
+        "taking prefixes as the sample.",
         "Every key that was read had a recognisable pattern among its triggers. A key that never fires could have none.",
         "160 of 160 sampled keys",
     ),
@@ -159,7 +159,7 @@ TABLE_CASES = Finding(
     OUTPUT,
     "Compromises of the last layer",
     "Prefixes where the last layer's sum o has a top token that is neither the residual's (r) nor the layer's (y). "
-    "Similarity: cosine in the embedding space.",
+    "Similarity: cosine of r's and o's tokens in the unembedding.",
     "Most last-layer compromises move to a token that is far in meaning from what it replaces.",
     "66 of 100 distant, 34 related, read by hand",
 )

@@ -17,6 +17,7 @@ import json
 import math
 import os
 import platform
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -59,7 +60,7 @@ def read(run: Run) -> tuple[Tables, dict[str, str]]:
     return found, notes
 
 
-def weigh(run: Run, found: Tables) -> dict[str, list[Verdict]]:
+def weigh(run: Run, found: Tables, notes: dict[str, str]) -> dict[str, list[Verdict]]:
     """The verdicts of every figure and table that has rows."""
     judges: dict[str, tuple[str, Callable[[Any], list[Verdict]]]] = {
         "mutation": ("mutation", verdicts.mutation),
@@ -73,9 +74,15 @@ def weigh(run: Run, found: Tables) -> dict[str, list[Verdict]]:
         "residual_match": ("refinement", verdicts.residual_match),
         "final_probability": ("refinement", verdicts.final_probability),
         "shares": ("refinement", verdicts.shares),
-        "cases": ("cases", verdicts.cases),
+        "cases": ("cases", partial(verdicts.cases, distant=_chance(notes.get("cases", "")))),
     }
     return {name: judge(rows) for name, (table, judge) in judges.items() if (rows := found[table])}
+
+
+def _chance(note: str) -> float:
+    """The cosine that pairs of unrelated predictions hardly exceed: the table's note says it."""
+    match = re.search(r"(\d\.\d+) at the 95th percentile", note)
+    return float(match[1]) if match else verdicts.DISTANT
 
 
 def figures(run: Run) -> dict[str, charts.Chart]:
@@ -90,7 +97,7 @@ def _draw(run: Run, found: Tables, palette: charts.Palette) -> dict[str, charts.
 def data(run: Run) -> dict[str, Any]:
     """Everything the page says, as one value that JSON can hold: what is not a number is null."""
     found, notes = read(run)
-    weighed = weigh(run, found)
+    weighed = weigh(run, found, notes)
     return {
         "run": {"path": _path(run), "model": show.name(run), "layers": run.layers, "cells": run.cells}
         | {"corpus": run.manifest["corpus"], "keyhole": __version__},
@@ -171,7 +178,7 @@ class Section:
 def render(run: Run) -> str:
     """The page as text."""
     found, notes = read(run)
-    sections = _sections(run, found, notes, weigh(run, found))
+    sections = _sections(run, found, notes, weigh(run, found, notes))
     specs = {name: charts.spec(chart, page=True) for name, chart in _draw(run, found, charts.PAGE).items()}
     bundle, script = _bundle(), _file("report.js")
     parts = [
@@ -180,6 +187,7 @@ def render(run: Run) -> str:
     weighed = [(section, verdict) for section in sections for verdict in section.verdicts]
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, finalize=_harmless)
     return environment.from_string(_file("report.html")).render(
+        ours=_ours,
         model=show.name(run),
         its_model=paper.ITS_MODEL,
         facts=_facts(run),
@@ -204,13 +212,22 @@ def _harmless(value: Any) -> Any:
     return show.printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
+def _ours(text: str, lower: bool = False) -> str:
+    """A sentence of our own, set well: a capital first, curly apostrophes, numbers kept with their signs and units."""
+    text = text if lower else text[:1].upper() + text[1:]
+    return _KEEP.sub("\u00a0", text.replace("'", "’"))
+
+
+_KEEP = re.compile(r"(?<=\d) (?=%)|(?<=[pzρ]) (?=[<=])|(?<=[<=]) (?=[\d−])")
+
+
 def _file(name: str) -> str:
     return (resources.files("keyhole") / "page" / name).read_text("utf-8")
 
 
 def _bundle() -> str:
     """Vega, Vega-Lite and Vega-Embed as one script, safe inside a page's script element."""
-    code = str(vl_convert.javascript_bundle(None, vl_version=_vega_lite()))
+    code = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=_vega_lite()))
     return code.replace("\r", "").replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
@@ -232,6 +249,7 @@ def _path(run: Run) -> str:
 def _facts(run: Run) -> list[tuple[str, str]]:
     model, corpus, config = (run.manifest[name] for name in ("model", "corpus", "config"))
     sources = ", ".join(os.path.basename(s) if os.path.isabs(s) else s for s in map(str, corpus["sources"]))
+    one = ", at most one a sentence" if config["per"] == "sentence" else ""
     revision = f" @ {model['revision'][:12]}" if model["revision"] else ""
     return [
         ("Model", f"{show.name(run)}{revision} ({model['family']})"),
@@ -243,7 +261,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         ),
         (
             "Scanned",
-            f"{corpus['scanned_prefixes']:,} distinct prefixes; {run.top} triggers a key, one a {config['per']}",
+            f"{corpus['scanned_prefixes']:,} distinct prefixes; {run.top} triggers a key{one}",
         ),
         ("Coefficients", "both signs" if run.signed else "never negative"),
     ]
@@ -276,6 +294,8 @@ def _sections(run: Run, found: Tables, notes: dict[str, str], weighed: dict[str,
         table = charts.FIGURES[finding.name][0]
         columns, cells = _numbers(finding.name, found[table] or [])
         aside = _agreeing(found[table] or []) if finding.name == "zero_agreement" else ""
+        if finding.name in ("active", "activity") and run.signed:
+            aside = "This model's coefficients can be negative; those are not counted."
         made = _section(run, finding, "chart", table, found, notes, weighed)
         sections.append(Section(**{**made, "columns": columns, "cells": cells, "aside": aside}))
     sure = _section(run, paper.TABLE_2, "confident", "confident", found, notes, weighed)
@@ -348,8 +368,18 @@ def _context(trigger: Trigger, length: int = CONTEXT) -> dict[str, str | None]:
     """A trigger for reading: the text before its last token, that token, the next one."""
     before = "".join(trigger.tokens[:-1])
     if len(before) > length:
-        before = "…" + before[-length:].lstrip()
-    return {"before": before, "last": trigger.tokens[-1], "next": trigger.next_token}
+        before = _tail(before, length)
+    last = trigger.tokens[-1]
+    if last[:1] == " " and last.strip():  # the mark begins with the word
+        before, last = before + " ", last[1:]
+    return {"before": before, "last": last, "next": trigger.next_token}
+
+
+def _tail(text: str, length: int) -> str:
+    """The end of a long text, from the beginning of a word where one is near."""
+    tail = text[-length:]
+    space = tail.find(" ", 0, 20)
+    return "…" + (tail[space + 1 :] if space >= 0 else tail)
 
 
 def _cells(run: Run) -> list[dict[str, Any]]:
@@ -384,7 +414,6 @@ def _confident(run: Run, row: Row) -> dict[str, Any]:
 
 
 def _case(row: Row) -> dict[str, str]:
-    prefix = row["prefix"] if len(row["prefix"]) <= CONTEXT else "…" + row["prefix"][-CONTEXT:].lstrip()
-    return {**{name: row[name] for name in ("top_r", "top_y", "top_o")}, "prefix": prefix} | {
-        "similarity": _number(None if row["similarity"] is None else row["similarity"])[:6]
-    }
+    prefix = row["prefix"] if len(row["prefix"]) <= CONTEXT else _tail(row["prefix"], CONTEXT)
+    similarity = "–" if row["similarity"] is None else verdicts.minus(row["similarity"], 2)
+    return {**{name: row[name] for name in ("top_r", "top_y", "top_o")}, "prefix": prefix, "similarity": similarity}

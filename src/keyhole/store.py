@@ -7,7 +7,7 @@
     repeated_tokens.npy         prefixes that occur more than once (token index of the first), repeated_counts: how often
     coefficients.npy            [layers, cells, top] with units.npy and positions.npy; *_negative for the other side
     active.npy sums.npy extremes.npy    what the statistics are made of
-    tables.duckdb               what the analyses found; like report/index.html, written after the scan
+    tables.duckdb               what the analyses found; the only file that is written after the scan
 
 A run is built in `NAME.partial` and renamed into place when it is whole, so a directory called NAME is a finished run.
 `NAME.partial` also holds the plan and the last checkpoint, which is all a resumed scan needs.
@@ -311,16 +311,16 @@ def load_array(path: Path, name: str) -> Array:
     return array
 
 
+def report_file(path: Path) -> Path:
+    return path / "report" / "index.html"
+
+
 def tokenizer_file(path: Path) -> Path:
     return path / "tokenizer.json"
 
 
 def tables_file(path: Path) -> Path:
     return path / "tables.duckdb"
-
-
-def report_file(path: Path) -> Path:
-    return path / "report" / "index.html"
 
 
 def read_log(path: Path) -> dict[str, Any]:

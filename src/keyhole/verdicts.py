@@ -25,7 +25,7 @@ DRAWS = 10_000
 PAPER_SAMPLE = 160
 """Keys the paper's annotators read: ten in each of sixteen layers."""
 DISTANT = 0.3
-"""Cosine below which two tokens count as distant."""
+"""Cosine up to which two tokens count as distant, where the table does not say what chance gives."""
 
 
 @dataclass(frozen=True)
@@ -88,14 +88,17 @@ def spearman(x: Iterable[float], y: Iterable[float]) -> tuple[float, float]:
 def percent(value: float) -> str:
     """A share for reading: 0.04 %, 3.5 %, 68 %."""
     value = 100 * value
-    if value == 0 or abs(value) >= 10:
-        return f"{value:.0f} %"
-    return f"{value:.1f} %" if abs(value) >= 1 else f"{value:.2g} %"
+    digits = f"{value:.0f}" if value == 0 or abs(value) >= 10 else f"{value:.1f}" if abs(value) >= 1 else f"{value:.2g}"
+    return digits.replace("-", "−") + " %"
 
 
 def interval(lo: float, hi: float) -> str:
     low, high = percent(lo).removesuffix(" %"), percent(hi)
     return f"{low} to {high}"
+
+
+def minus(value: float, digits: int) -> str:
+    return f"{value:.{digits}f}".replace("-", "−")
 
 
 def p_value(p: float) -> str:
@@ -128,19 +131,19 @@ def trend(
         return Verdict(claim, "unclear", test, f"no trend can be told: {why}")
     third = max(1, len(rows) // 3)
     first, last = (float(np.mean([r[column] for r in part])) for part in (rows[:third], rows[-third:]))
-    said = (
-        f"{show(first)} over the lowest third of the layers, {show(last)} over the highest; ρ = {rho:.2f}, {p_value(p)}"
-    )
+    said = f"{show(first)} over the lowest third of the layers, {show(last)} over the highest; ρ = {minus(rho, 2)}, {p_value(p)}"
     if p >= LEVEL:
         return Verdict(claim, "unclear", test, said)
     return Verdict(claim, "holds" if (rho > 0) == rising else "does not hold", test, said)
 
 
-def above(rate: float, lo: float, hi: float, bound: float, claim: str, what: str, against: str) -> Verdict:
+def above(
+    rate: float, lo: float, hi: float, bound: float, claim: str, what: str, against: str, said: str = ""
+) -> Verdict:
     """Whether a rate lies above a bound, by its interval."""
     outcome: Outcome = "holds" if lo > bound else "does not hold" if hi < bound else "unclear"
     return Verdict(
-        claim, outcome, f"95 % interval against {against}", f"{what}: {percent(rate)} ({interval(lo, hi)}), {against}"
+        claim, outcome, f"95 % interval against {against}", f"{what}: {percent(rate)} ({interval(lo, hi)}){said}"
     )
 
 
@@ -212,13 +215,14 @@ def agreement(rows: Rows) -> list[Verdict]:
     rate = sum(r["rate"] * r["n"] for r in upper) / n
     known = {
         name: sum(r[column] * r["n"] for r in upper) / n
-        for column, name in (("permuted", "values permuted"), ("unigram", "the most frequent token"))
+        for column, name in (("permuted", "values dealt out anew"), ("unigram", "a token drawn by frequency"))
         if len(present(upper, column)) == len(upper)
     }
     name = max(known, key=lambda k: known[k]) if known else "zero"
     bound = known.get(name, 0.0)
-    against = f"the larger baseline ({name}: {percent(bound)})"
-    verdicts.append(above(rate, *wilson(rate, n), bound, claim, "upper third of the layers", against))
+    said = f"; {name}: {percent(bound)}" if known else ""
+    spread = wilson(rate, n)
+    verdicts.append(above(rate, *spread, bound, claim, "highest third of the layers", "the larger baseline", said))
     return verdicts
 
 
@@ -243,7 +247,7 @@ def confidence(rows: Rows) -> list[Verdict]:
         return [Verdict(claim, "unclear", test, "no trend can be told: the rate is the same in every bin")]
     z = float((n * score * (rate - pooled)).sum() / math.sqrt(pooled * (1 - pooled) * spread))
     p = math.erfc(abs(z) / math.sqrt(2))
-    said = f"{percent(rate[0])} in the lowest bin, {percent(rate[-1])} in the highest; z = {z:.1f}, {p_value(p)}"
+    said = f"{percent(rate[0])} in the lowest bin, {percent(rate[-1])} in the highest; z = {minus(z, 1)}, {p_value(p)}"
     return [Verdict(claim, "unclear" if p >= LEVEL else "holds" if z > 0 else "does not hold", test, said)]
 
 
@@ -333,12 +337,13 @@ def shares(rows: Rows) -> list[Verdict]:
     return [kept, above(rate, *wilson(rate, n), 0.5, claim, "compromises among changes", "a half")]
 
 
-def cases(rows: Rows) -> list[Verdict]:
+def cases(rows: Rows, distant: float = DISTANT) -> list[Verdict]:
+    """`distant`: the cosine that random pairs of predictions hardly exceed."""
     rows = present(rows, "similarity")
-    claim = "Compromises of the last layer mostly join distant tokens"
+    claim = "Compromises of the last layer mostly move to a distant token"
     if not rows:
         return [Verdict(claim, "unclear", "95 % interval against a half", "no case")]
-    count = sum(r["similarity"] < DISTANT for r in rows)
+    count = sum(r["similarity"] <= distant for r in rows)
     rate = count / len(rows)
-    what = f"{count} of {len(rows)} cases with a cosine under {DISTANT}"
+    what = f"{count} of {len(rows)} cases with a cosine up to {distant:.3g}"
     return [above(rate, *wilson(rate, len(rows)), 0.5, claim, what, "a half")]
