@@ -53,7 +53,7 @@ def like_the_paper(layers: int, cells: int = 1536, n: int = 4000, seed: int = 0)
             {"layer": layer, "n": n, "active_fraction": noisy(fraction), "zero_agreement": zero, **around(zero)}
             | {"agreeing_stopword_share": 0.6, "agreeing_short_share": 0.43}
         )
-        match = noisy(0.33 + 0.6 * max(0.0, d - 0.4) / 0.6)
+        match = noisy(0.3 + 0.05 * d + 0.6 * max(0.0, d - 0.4) / 0.6, 0.004)
         middle = 0.05 + 0.6 * d**3
         parts = np.array([0.62 - 0.1 * d, 0.03, 0.1 + 0.3 * d, 0.25 - 0.2 * d]) + rng.uniform(0, 0.01, 4)
         residual, ffn, both, neither = (float(x) for x in parts / parts.sum())

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import altair as alt
+import vl_convert
 
 from .verdicts import Row, Rows, main_lens, present, wilson
 
@@ -185,7 +186,6 @@ def mutation(rows: Rows, look: Look) -> Chart:
     p = look.palette
     colours = {"last": p.blue, "random": p.green, "first": p.orange}
     names = {kind: f"{kind} token dropped" for kind in colours}
-    rows = present(rows, "mean_change")
     points = [_point(r, names[r["dropped"]], r["mean_change"], r["lo"], r["hi"]) for r in rows if r["dropped"] in names]
     shown = {names[kind]: colour for kind, colour in colours.items()} | {"no change": p.quiet}
     baseline = look.every_layer("no change", 0.0)
@@ -195,7 +195,6 @@ def mutation(rows: Rows, look: Look) -> Chart:
 def agreement(rows: Rows, look: Look) -> Chart:
     p = look.palette
     lens = main_lens(rows)
-    rows = present(rows, "rate", "lo", "hi")
     points, colours = [], {}
     for target, colour in (("next", p.blue), ("last", p.orange)):
         for r in rows:
@@ -224,7 +223,7 @@ def agreement(rows: Rows, look: Look) -> Chart:
 def rank(rows: Rows, look: Look) -> Chart:
     p = look.palette
     lens = main_lens(rows)
-    rows = [r for r in present(rows, "p5", "p25", "median", "p75", "p95") if r["lens"] == lens]
+    rows = [r for r in rows if r["lens"] == lens]
     series, chance = "median rank, with the middle 50 % and 90 %", "baseline: a random order"
 
     def at(r: Row, low: str, high: str) -> Row:
@@ -246,7 +245,6 @@ def rank(rows: Rows, look: Look) -> Chart:
 def confidence(rows: Rows, look: Look) -> Chart:
     """Each bin as wide as it is, its rate with an interval; a logarithmic axis where the bins ask for it."""
     p = look.palette
-    rows = [r for r in present(rows, "max_prob_lo", "max_prob_hi", "rate", "n") if r["n"] > 0]
     series, overall = "agreement in the bin", "baseline: all values"
     low, high = min(r["max_prob_lo"] for r in rows), max(r["max_prob_hi"] for r in rows)
     smallest = min((r["max_prob_hi"] for r in rows if r["max_prob_hi"] > 0), default=1.0)
@@ -294,7 +292,7 @@ def confidence(rows: Rows, look: Look) -> Chart:
 def active(rows: Rows, look: Look) -> Chart:
     p = look.palette
     series, half = "active cells", "baseline: random signs"
-    points = [_rate(r, series, r["active_fraction"]) for r in present(rows, "active_fraction", "n")]
+    points = [_rate(r, series, r["active_fraction"]) for r in rows]
     return _lines(
         look,
         "coefficients above zero",
@@ -309,7 +307,6 @@ def active(rows: Rows, look: Look) -> Chart:
 def activity(rows: Rows, look: Look) -> Chart:
     p = look.palette
     series, half = "active cells, whole corpus", "baseline: random signs"
-    rows = present(rows, "active_fraction", "lo", "hi")
     points = [_point(r, series, r["active_fraction"], r["lo"], r["hi"]) | {"dead": r["dead"]} for r in rows]
     return _lines(
         look,
@@ -325,7 +322,6 @@ def activity(rows: Rows, look: Look) -> Chart:
 def zero_agreement(rows: Rows, look: Look) -> Chart:
     p = look.palette
     series, paper = "no active cell agrees with the layer", "the paper's lowest layer, 68 %"
-    rows = present(rows, "zero_agreement", "lo", "hi")
     return _lines(
         look,
         "share of prefixes",
@@ -340,7 +336,7 @@ def zero_agreement(rows: Rows, look: Look) -> Chart:
 def residual_match(rows: Rows, look: Look) -> Chart:
     p = look.palette
     series, chance = "the residual's top token is the model's", "baseline: one token in the vocabulary"
-    points = [_rate(r, series, r["residual_match"]) for r in present(rows, "residual_match", "n")]
+    points = [_rate(r, series, r["residual_match"]) for r in rows]
     return _lines(
         look,
         "share of prefixes",
@@ -355,7 +351,6 @@ def residual_match(rows: Rows, look: Look) -> Chart:
 def final_probability(rows: Rows, look: Look) -> Chart:
     p = look.palette
     series, chance = "median, with the middle 50 %", "baseline: one token in the vocabulary"
-    rows = present(rows, "final_prob_p25", "final_prob_median", "final_prob_p75")
     points = [_point(r, series, r["final_prob_median"], r["final_prob_p25"], r["final_prob_p75"]) for r in rows]
     return _lines(
         look,
@@ -379,7 +374,6 @@ def shares(rows: Rows, look: Look) -> Chart:
         "ffn: y replaces r": p.red,
     }
     columns = ("residual", "agreement", "composition", "ffn")
-    rows = present(rows, *columns, "n")
     bars, whiskers = [], []
     for r in rows:
         base = 0.0
@@ -401,27 +395,37 @@ def shares(rows: Rows, look: Look) -> Chart:
     return look.finish(bar.encode(tooltip=_tips(".1%", "n")), whisker.encode(x=x, y=y("lo"), y2="hi:Q"))
 
 
-FIGURES: dict[str, tuple[str, Callable[[Rows, Look], Chart]]] = {
-    "mutation": ("mutation", mutation),
-    "agreement": ("agreement", agreement),
-    "rank": ("rank", rank),
-    "confidence": ("confidence", confidence),
-    "active": ("composition", active),
-    "activity": ("activity", activity),
-    "zero_agreement": ("composition", zero_agreement),
-    "residual_match": ("refinement", residual_match),
-    "final_probability": ("refinement", final_probability),
-    "shares": ("refinement", shares),
+@dataclass(frozen=True)
+class Figure:
+    """Where a figure's numbers are, and how it is drawn from the rows that have them all."""
+
+    table: str
+    columns: tuple[str, ...]
+    make: Callable[[Rows, Look], Chart]
+
+
+FIGURES = {
+    "mutation": Figure("mutation", ("mean_change",), mutation),
+    "agreement": Figure("agreement", ("rate", "lo", "hi"), agreement),
+    "rank": Figure("rank", ("p5", "p25", "median", "p75", "p95"), rank),
+    "confidence": Figure("confidence", ("max_prob_lo", "max_prob_hi", "rate", "n"), confidence),
+    "active": Figure("composition", ("active_fraction", "n"), active),
+    "activity": Figure("activity", ("active_fraction", "lo", "hi"), activity),
+    "zero_agreement": Figure("composition", ("zero_agreement", "lo", "hi"), zero_agreement),
+    "residual_match": Figure("refinement", ("residual_match", "n"), residual_match),
+    "final_probability": Figure(
+        "refinement", ("final_prob_p25", "final_prob_median", "final_prob_p75"), final_probability
+    ),
+    "shares": Figure("refinement", ("residual", "agreement", "composition", "ffn", "n"), shares),
 }
-"""A figure's name → the table it reads, and how it is drawn."""
 
 
 def draw(tables: dict[str, list[Row] | None], look: Look) -> dict[str, Chart]:
-    """Every figure whose table has rows."""
+    """Every figure whose table has numbers."""
     charts = {}
-    for name, (table, make) in FIGURES.items():
-        if rows := tables.get(table):
-            charts[name] = make(rows, look)
+    for name, figure in FIGURES.items():
+        if rows := present(tables.get(figure.table) or [], *figure.columns):
+            charts[name] = figure.make(rows, look)
     return charts
 
 
@@ -431,3 +435,10 @@ def spec(chart: Chart, *, page: bool = False) -> dict[str, Any]:
     if page:
         made |= {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
     return made
+
+
+def vega_lite() -> str:
+    """The Vega-Lite that the charts are written for, in the spelling of vl_convert; its newest where it lacks that one."""
+    wanted = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
+    known = vl_convert.get_vegalite_versions()
+    return str(wanted if wanted in known else known[-1])

@@ -27,7 +27,7 @@ class Finding:
     published: str
 
 
-KEYS, VALUES, OUTPUT = "Keys", "Values", "From cells to predictions"
+PARTS = KEYS, VALUES, OUTPUT = "Keys", "Values", "From cells to predictions"
 
 FINDINGS = (
     Finding(

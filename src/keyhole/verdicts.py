@@ -48,7 +48,7 @@ def wilson(rate: float, n: float) -> tuple[float, float]:
     z = 1.959964
     centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    return max(0.0, min(rate, centre - half)), min(1.0, max(rate, centre + half))
 
 
 def binomial(successes: int, n: int, chance: float) -> float:
@@ -66,9 +66,11 @@ def ranks(values: Iterable[float]) -> npt.NDArray[np.float64]:
 def spearman(x: Iterable[float], y: Iterable[float]) -> tuple[float, float]:
     """Spearman's correlation and its two-sided p by permutation; (nan, 1) where one side does not vary."""
     a, b = ranks(x), ranks(y)
+    if len(a) < 3:
+        return math.nan, 1.0
     a, b = a - a.mean(), b - b.mean()
     scale = float(np.sqrt((a @ a) * (b @ b)))
-    if len(a) < 3 or scale == 0:
+    if scale == 0:
         return math.nan, 1.0
     rho = float(a @ b) / scale
     if len(a) <= 7:

@@ -11,6 +11,7 @@ const options = {
 const drawn = [];
 for (const place of document.querySelectorAll("[data-figure]")) {
   const figure = figures[place.dataset.figure];
+  if (place.clientWidth < 520) figure.config.legend.columns = 1;
   drawn.push(
     vegaEmbed(place, figure, options).catch((error) => {
       place.textContent = `The chart could not be drawn: ${error.message}`;
