@@ -14,6 +14,7 @@ import os
 import platform
 import re
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import metadata, resources
 from typing import Any
 
@@ -84,6 +85,7 @@ def _file(name: str) -> str:
     return (resources.files(__name__) / name).read_text("utf-8")
 
 
+@cache
 def _bundle() -> str:
     """Vega, Vega-Lite and Vega-Embed as one script, safe inside a page's script element."""
     code = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=figures.vega_lite()))
