@@ -316,3 +316,19 @@ def test_in_a_browser(run: keyhole.Run, width: int, scheme: str) -> None:
         browser.close()
     assert heard == []
     assert asked == [page_file.as_uri()]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (None, "–"),
+        (0.0, "0.0000"),
+        (0.00019, "0.00019"),
+        (0.5, "0.5000"),
+        (-0.25, "−0.2500"),
+        (16569.4, "16,569"),
+        (7, "7"),
+    ],
+)
+def test_numbers_keep_what_matters(value: float | None, said: str) -> None:
+    assert page._number(value) == said

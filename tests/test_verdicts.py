@@ -261,3 +261,10 @@ def test_rows_like_the_papers_confirm_the_paper(layers: int) -> None:
     ]
     assert [v.claim for v in found if v.outcome != HOLDS] == []
     json.dumps([asdict(v) for v in found], allow_nan=False)
+
+
+def test_one_layer_against_the_rest_does_not_decide_what_usually_happens() -> None:
+    spans = [(layer, 0.6, 0.7) for layer in range(15)] + [(15, 0.1, 0.2)]
+    assert verdicts.in_most_layers(spans, 0.5, "c", "more").outcome == HOLDS
+    assert verdicts.in_every_layer(spans, 0.5, "c", "more").outcome == NOT
+    assert verdicts.in_most_layers(spans[-3:], 0.5, "c", "more").outcome == UNCLEAR

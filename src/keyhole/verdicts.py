@@ -123,6 +123,7 @@ def trend(
     rising: bool,
     against: str = "layer",
     show: Callable[[float], str] = percent,
+    among: str = "the layers",
 ) -> Verdict:
     """Whether a column rises (or falls) with the layer."""
     rows = present(rows, column)
@@ -133,7 +134,7 @@ def trend(
         return Verdict(claim, "unclear", test, f"no trend can be told: {why}")
     third = max(1, len(rows) // 3)
     first, last = (float(np.mean([r[column] for r in part])) for part in (rows[:third], rows[-third:]))
-    said = f"{show(first)} over the lowest third of the layers, {show(last)} over the highest; ρ = {minus(rho, 2)}, {p_value(p)}"
+    said = f"{show(first)} over the lowest third of {among}, {show(last)} over the highest; ρ = {minus(rho, 2)}, {p_value(p)}"
     if p >= LEVEL:
         return Verdict(claim, "unclear", test, said)
     return Verdict(claim, "holds" if (rho > 0) == rising else "does not hold", test, said)
@@ -158,6 +159,17 @@ def in_every_layer(spans: Sequence[tuple[int, float, float]], bound: float, clai
     if under:
         said += f"; clearly less in {len(under)} ({span(under)})"
     return Verdict(claim, outcome, f"95 % interval of every layer against {percent(bound)}", said)
+
+
+def in_most_layers(spans: Sequence[tuple[int, float, float]], bound: float, claim: str, what: str) -> Verdict:
+    """Whether an interval lies above a bound in clearly more layers than below. `spans` holds (layer, lo, hi)."""
+    under = [layer for layer, _, hi in spans if hi < bound]
+    over = [layer for layer, lo, _ in spans if lo > bound]
+    p = binomial(len(over), len(over) + len(under), 0.5)
+    outcome: Outcome = "unclear" if p >= LEVEL else "holds" if len(over) > len(under) else "does not hold"
+    said = f"{what} in {len(over)} of {len(spans)} layers, clearly less in {len(under)}"
+    said += f" ({span(under)}); {p_value(p)}" if under else f"; {p_value(p)}"
+    return Verdict(claim, outcome, f"sign test over layers whose 95 % interval excludes {percent(bound)}", said)
 
 
 def span(layers: Sequence[int]) -> str:
@@ -279,7 +291,11 @@ def active(rows: Rows) -> list[Verdict]:
     )
     lower = rows[: math.ceil(len(rows) * 10 / 16)]
     fall = trend(
-        lower, "active_fraction", "Fewer cells are active from layer to layer, up to 10/16 of the depth", rising=False
+        lower,
+        "active_fraction",
+        "Fewer cells are active from layer to layer, up to 10/16 of the depth",
+        rising=False,
+        among="these layers",
     )
     return [
         Verdict(
@@ -294,11 +310,10 @@ def activity(rows: Rows, cells: int) -> list[Verdict]:
     dead, total = sum(r["dead"] or 0 for r in rows), len(rows) * cells
     lucky = (1 - dead / total) ** PAPER_SAMPLE if total else 0.5
     outcome: Outcome = "holds" if lucky >= 1 - LEVEL else "does not hold" if lucky <= LEVEL else "unclear"
-    said = (
-        f"{dead:,} of {total:,} keys never fire; {PAPER_SAMPLE} random keys would all fire with probability {lucky:.2f}"
-    )
+    likely = "under 0.01" if lucky < 0.01 else f"{lucky:.2f}"
+    said = f"{dead:,} of {total:,} keys never fire; {PAPER_SAMPLE} random keys would all fire with probability {likely}"
     test = f"probability that {PAPER_SAMPLE} random keys, the paper's sample, all have a trigger"
-    return [Verdict("Every key has something that makes it fire", outcome, test, said)]
+    return [Verdict("Every key fires somewhere in the corpus", outcome, test, said)]
 
 
 def composition(rows: Rows) -> list[Verdict]:
@@ -329,7 +344,7 @@ def shares(rows: Rows) -> list[Verdict]:
     """Figure 11: who decides a layer's prediction."""
     rows = present(rows, "residual", "ffn", "agreement", "composition", "n")
     spans = [(r["layer"], *wilson(min(1.0, r["residual"] + r["agreement"]), r["n"])) for r in rows]
-    kept = in_every_layer(spans, 0.5, "The residual's prediction usually stands", "clearly more than half")
+    kept = in_most_layers(spans, 0.5, "The residual's prediction usually stands", "clearly more than half")
     claim = "Where a layer changes the prediction, the result is mostly a compromise, not the layer's own token"
     changed = float(sum((r["ffn"] + r["composition"]) * r["n"] for r in rows))
     if changed == 0:

@@ -183,6 +183,8 @@ def _sections(measured: Measured, drawn: set[str]) -> list[Section]:
         section.columns, section.cells = _numbers(finding.name, rows)
         if finding.name == "zero_agreement":
             section.aside = _agreeing(rows)
+        elif finding.name in ("agreement", "rank") and rows:
+            section.aside = f"Values are read through the lens “{verdicts.main_lens(rows)}”."
         elif finding.name in ("active", "activity") and run.signed:
             section.aside = "This model's coefficients can be negative; those are not counted."
         sections.append(section)
@@ -228,7 +230,9 @@ def _number(value: Any) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "–"
     if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else verdicts.minus(value, 4)
+        small = 0 < abs(value) < 0.001
+        digits = 1 - math.floor(math.log10(abs(value))) if small else 0 if abs(value) >= 1000 else 4
+        return f"{value:,.{digits}f}".replace("-", "−")
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
@@ -255,14 +259,14 @@ def _cells(run: Run) -> list[dict[str, Any]]:
             if tokens and (count := tokens.count(common := max(tokens, key=tokens.count))) > 1:
                 said.append(f"{count} of {len(triggers)} triggers {how} “{common.strip() or common}”")
         cells.append(
-            {"address": address, "shared": "; ".join(said), "triggers": [_context(t) for t in triggers[:TRIGGERS]]}
+            {"address": address, "shared": "; ".join(said), "triggers": [_context(run, t) for t in triggers[:TRIGGERS]]}
         )
     return cells
 
 
-def _context(trigger: Trigger, length: int = CONTEXT) -> dict[str, str | None]:
+def _context(run: Run, trigger: Trigger, length: int = CONTEXT) -> dict[str, str | None]:
     """A trigger for reading: the text before its last token, that token, the next one."""
-    before, last = _tail("".join(trigger.tokens[:-1]), length), trigger.tokens[-1]
+    before, last = _tail(run.vocabulary.text(trigger.ids[:-1]), length), trigger.tokens[-1]
     if last[:1] == " " and last.strip():  # the mark begins with the word
         before, last = before + " ", last[1:]
     return {"before": before, "last": last, "next": trigger.next_token}
@@ -291,7 +295,7 @@ def _confident(measured: Measured) -> Section:
                 "token": row["token"],
                 "max_prob": _number(row["max_prob"]),
                 "share": "–" if row["share"] is None else verdicts.percent(row["share"]),
-                "trigger": _context(example, 60) if example else None,
+                "trigger": _context(measured.run, example, 60) if example else None,
             }
         )
     if rows:
