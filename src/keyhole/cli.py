@@ -336,6 +336,29 @@ def merge(
 
 
 @app.command()
+def report(
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print tables, notes and verdicts; write no page.")] = False,
+    svg: Annotated[Path | None, typer.Option(help="Also write the figures into this folder, as SVG.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Also write the figures into this folder, as PNG.")] = None,
+) -> None:
+    """The paper's figures for this model, with verdicts: one page that opens offline, report/index.html in the run."""
+    from . import report as page
+    from .run import Run
+
+    opened = Run(run)
+    if as_json:
+        import json
+
+        print(json.dumps(page.data(opened), ensure_ascii=False, allow_nan=False))
+        return
+    print(page.write(opened))
+    for folder, kind in ((svg, "svg"), (png, "png")):
+        if folder:
+            print(*page.save_figures(opened, folder, kind), sep="\n")
+
+
+@app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="The run directory to write.")] = Path("runs/demo"),
     every: Annotated[

@@ -334,6 +334,10 @@ def load_array(path: Path, name: str) -> Array:
     return array
 
 
+def report_file(path: Path) -> Path:
+    return path / "report" / "index.html"
+
+
 def tokenizer_file(path: Path) -> Path:
     return path / "tokenizer.json"
 

@@ -1,0 +1,74 @@
+"""The report: the paper's figures for this model, on one page that needs nothing but itself.
+
+report.write(run)         → report/index.html in the run directory
+report.figures(run)       → Altair charts, for a notebook
+report.data(run)          → tables, notes and verdicts, as one JSON value
+report.save_figures(run)  → the charts as SVG or PNG files
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import vl_convert
+
+from . import __version__, page, show, store
+from . import figures as charts
+from .errors import RunError
+from .measured import Measured
+from .run import Run
+
+
+def write(run: Run) -> Path:
+    """Write the page into the run directory, whole or not at all."""
+    path = store.report_file(run.path)
+    text = page.render(Measured.read(run)).encode("utf-8", "replace")
+    with store.disk_errors(path):
+        path.parent.mkdir(exist_ok=True)
+        store.replace_file(path, lambda file: file.write(text))
+    return path
+
+
+def figures(run: Run) -> dict[str, charts.Chart]:
+    """The charts by name, those whose tables have numbers."""
+    return charts.draw(Measured.read(run).tables, charts.Look(run.layers, len(run.vocabulary)))
+
+
+def save_figures(run: Run, folder: Path, kind: str = "svg") -> list[Path]:
+    """Each figure as `folder`/NAME.svg or .png."""
+    written = []
+    made = figures(run)
+    if not made:
+        raise RunError(f"{run.path} has no tables to draw yet. Fill them: keyhole analyze {run.path}")
+    with store.disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, chart in made.items():
+            path, spec, version = folder / f"{name}.{kind}", charts.spec(chart), charts.vega_lite()
+            if kind == "svg":
+                path.write_text(vl_convert.vegalite_to_svg(spec, vl_version=version), encoding="utf-8")
+            else:
+                path.write_bytes(vl_convert.vegalite_to_png(spec, vl_version=version, scale=2))
+            written.append(path)
+    return written
+
+
+def data(run: Run) -> dict[str, Any]:
+    """Everything the page says, as one value that JSON can hold: what is not a number is null."""
+    measured = Measured.read(run)
+    return {
+        "run": {"path": page.path(run), "model": show.name(run), "layers": run.layers, "cells": run.cells}
+        | {"corpus": run.manifest["corpus"], "keyhole": __version__},
+        "tables": {
+            name: None if rows is None else [{column: _plain(value) for column, value in row.items()} for row in rows]
+            for name, rows in measured.tables.items()
+        },
+        "notes": measured.notes,
+        "verdicts": {name: [asdict(verdict) for verdict in each] for name, each in measured.verdicts.items()},
+    }
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
