@@ -15,7 +15,7 @@ from families import CONTEXT, TINY, tiny
 import keyhole
 from keyhole import tables
 from keyhole.analysis import heldout, mutation, targets
-from keyhole.analysis.intervals import clustered_mean, wilson
+from keyhole.analysis.intervals import clustered_mean, student, wilson
 from keyhole.errors import CorpusError, RunError, UsageError
 from keyhole.models import Model
 from keyhole.values import Values, similar
@@ -202,6 +202,7 @@ def test_wilson_and_clustered_intervals() -> None:
     assert mean == 1.0
     assert hi is not None
     assert hi - mean > 1  # three clusters, not three hundred values
+    assert [student(n) for n in (4, 9, 99)] == [pytest.approx(t, rel=0.005) for t in (2.776, 2.262, 1.984)]
     assert clustered_mean(np.empty(0), np.empty(0)) == (None, None, None)
 
 

@@ -88,7 +88,7 @@ def _agreement(cell: Cell, said: values.Values) -> str:
     sides = []
     for name, triggers, tokens in (
         ("triggers", cell.triggers, said.top_tokens),
-        ("negative side", cell.triggers_negative, said.bottom_tokens),
+        ("triggers of the negative side", cell.triggers_negative, said.bottom_tokens),
     ):
         known = [trigger.next_id for trigger in triggers if trigger.next_id is not None]
         if known:
@@ -141,7 +141,7 @@ def _plain(value: Any) -> str:
     if value is None:
         return "–"
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return printable(value) if isinstance(value, str) else str(value)
 
 
