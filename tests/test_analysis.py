@@ -251,7 +251,9 @@ def test_too_little_held_out_text_says_so(tmp_path: Path) -> None:
         keyhole.analyze(run, model=model, valid=valid, only=["refinement"])
     valid.write_text("")
     with pytest.raises(CorpusError, match="has 0"):
-        keyhole.analyze(run, model=model, valid=valid, only=["cases"])
+        keyhole.analyze(run, model=model, valid=valid)
+    with pytest.raises(RunError, match="no tables yet"):  # told before any work
+        run.table("activity")
 
 
 def test_a_changed_model_is_refused(tmp_path: Path) -> None:

@@ -191,6 +191,7 @@ def info(run: Run) -> RenderableType:
     shard = "" if config["shard"] is None else f"   shard {config['shard'][0]}/{config['shard'][1]}"
     longer = f", {corpus['split_units']:,} longer than the context and split" if corpus["split_units"] else ""
     empty = f", {corpus['empty_units']:,} without a token" if corpus["empty_units"] else ""
+    held = f", {corpus['held_out_units']:,} held out of the scan" if corpus.get("held_out_units") else ""
     short = " (ended by --max-tokens)" if corpus["truncated"] else ""
     facts.add_row("run", f"{run.path}{shard}")
     facts.add_row("model", f"{name(run)}{revision}")
@@ -198,7 +199,7 @@ def info(run: Run) -> RenderableType:
         "", f"{model['family']}, {run.layers} layers × {run.cells:,} cells = {run.layers * run.cells:,}; {sides}"
     )
     facts.add_row("corpus", ", ".join(map(printable, corpus["sources"])) + short)
-    facts.add_row("", f"{corpus['documents']:,} documents, {corpus['units']:,} {config['unit']}s{longer}{empty}")
+    facts.add_row("", f"{corpus['documents']:,} documents, {corpus['units']:,} {config['unit']}s{longer}{empty}{held}")
     facts.add_row("", f"{corpus['tokens']:,} tokens, {corpus['distinct_prefixes']:,} distinct prefixes")
     facts.add_row(
         "scan", f"top {run.top} per {config['per']}, context {run.context}, {config['dtype']} on {config['device']}"
