@@ -15,7 +15,7 @@ from families import CONTEXT, TINY, tiny
 import keyhole
 from keyhole import tables
 from keyhole.analysis import heldout, mutation, targets
-from keyhole.analysis.intervals import clustered_mean, wilson
+from keyhole.analysis.intervals import clustered_mean, student, wilson
 from keyhole.errors import CorpusError, RunError, UsageError
 from keyhole.models import Model
 from keyhole.values import Values, similar
@@ -202,6 +202,7 @@ def test_wilson_and_clustered_intervals() -> None:
     assert mean == 1.0
     assert hi is not None
     assert hi - mean > 1  # three clusters, not three hundred values
+    assert [student(n) for n in (4, 9, 99)] == [pytest.approx(t, rel=0.005) for t in (2.776, 2.262, 1.984)]
     assert clustered_mean(np.empty(0), np.empty(0)) == (None, None, None)
 
 
@@ -250,7 +251,9 @@ def test_too_little_held_out_text_says_so(tmp_path: Path) -> None:
         keyhole.analyze(run, model=model, valid=valid, only=["refinement"])
     valid.write_text("")
     with pytest.raises(CorpusError, match="has 0"):
-        keyhole.analyze(run, model=model, valid=valid, only=["cases"])
+        keyhole.analyze(run, model=model, valid=valid)
+    with pytest.raises(RunError, match="no tables yet"):  # told before any work
+        run.table("activity")
 
 
 def test_a_changed_model_is_refused(tmp_path: Path) -> None:

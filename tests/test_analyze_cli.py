@@ -94,6 +94,11 @@ def test_show_says_what_the_value_says(place: Path) -> None:
     assert "promotes" in printed.split("triggers")[0]
 
 
+def test_info_counts_what_was_held_out(place: Path) -> None:
+    held = keyhole.open(place / "run").manifest["corpus"]["held_out_units"]
+    assert f"{held} held out of the scan" in ask("info", place / "run")
+
+
 def test_looking_needs_no_torch(place: Path) -> None:
     code = (
         "import sys; from typer.testing import CliRunner; from keyhole.cli import app\n"

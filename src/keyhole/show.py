@@ -88,7 +88,7 @@ def _agreement(cell: Cell, said: values.Values) -> str:
     sides = []
     for name, triggers, tokens in (
         ("triggers", cell.triggers, said.top_tokens),
-        ("negative side", cell.triggers_negative, said.bottom_tokens),
+        ("triggers of the negative side", cell.triggers_negative, said.bottom_tokens),
     ):
         known = [trigger.next_id for trigger in triggers if trigger.next_id is not None]
         if known:
@@ -141,7 +141,7 @@ def _plain(value: Any) -> str:
     if value is None:
         return "–"
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return printable(value) if isinstance(value, str) else str(value)
 
 
@@ -191,6 +191,7 @@ def info(run: Run) -> RenderableType:
     shard = "" if config["shard"] is None else f"   shard {config['shard'][0]}/{config['shard'][1]}"
     longer = f", {corpus['split_units']:,} longer than the context and split" if corpus["split_units"] else ""
     empty = f", {corpus['empty_units']:,} without a token" if corpus["empty_units"] else ""
+    held = f", {corpus['held_out_units']:,} held out of the scan" if corpus.get("held_out_units") else ""
     short = " (ended by --max-tokens)" if corpus["truncated"] else ""
     facts.add_row("run", f"{run.path}{shard}")
     facts.add_row("model", f"{name(run)}{revision}")
@@ -198,7 +199,7 @@ def info(run: Run) -> RenderableType:
         "", f"{model['family']}, {run.layers} layers × {run.cells:,} cells = {run.layers * run.cells:,}; {sides}"
     )
     facts.add_row("corpus", ", ".join(map(printable, corpus["sources"])) + short)
-    facts.add_row("", f"{corpus['documents']:,} documents, {corpus['units']:,} {config['unit']}s{longer}{empty}")
+    facts.add_row("", f"{corpus['documents']:,} documents, {corpus['units']:,} {config['unit']}s{longer}{empty}{held}")
     facts.add_row("", f"{corpus['tokens']:,} tokens, {corpus['distinct_prefixes']:,} distinct prefixes")
     facts.add_row(
         "scan", f"top {run.top} per {config['per']}, context {run.context}, {config['dtype']} on {config['device']}"

@@ -114,6 +114,8 @@ class _Work:
         self._model, self._device = model, device
 
     def fill(self, wanted: list[str]) -> None:
+        if set(wanted) & {"composition", "refinement", "cases"}:
+            _ = self.prefixes  # too little held-out text is told before the long work
         for name in wanted:
             rows, note = getattr(self, name)()
             tables.write(self.run.path, name, rows, note=note)
@@ -149,11 +151,10 @@ class _Work:
     @cached_property
     def measured(self) -> section5.Section5:
         config = self.run.manifest["config"]
-        prefixes = self.prefixes  # told before the values are read, if there are too few
         return section5.measure(
             self.head,
             self.values[0],
-            prefixes,
+            self.prefixes,
             bos=bool(config["bos"]),
             batch_tokens=int(config["batch_tokens"]),
             begin=self.begin("section 5"),
