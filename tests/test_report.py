@@ -332,3 +332,12 @@ def test_in_a_browser(run: keyhole.Run, width: int, scheme: str) -> None:
 )
 def test_numbers_keep_what_matters(value: float | None, said: str) -> None:
     assert page._number(value) == said
+
+
+def test_tokens_of_white_space_are_seen() -> None:
+    assert [page._blank(token) for token in ("", " ", "\u00a0", "\n ")] == ["(empty)", "␣", "U+00A0", "\n␣"]
+
+
+def test_our_sentences_are_set_well_and_quotes_stay() -> None:
+    assert page._ours("the paper's 5 %, p < 0.001") == "The paper’s 5\u00a0%, p\u00a0<\u00a00.001"
+    assert page._ours("through the lens 'raw'") == "Through the lens 'raw'"

@@ -45,6 +45,7 @@ def render(measured: Measured) -> str:
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, finalize=_harmless)
     return environment.from_string(_file("report.html")).render(
         ours=_ours,
+        blank=_blank,
         model=show.name(run),
         its_model=paper.ITS_MODEL,
         facts=_facts(run),
@@ -75,10 +76,18 @@ def _harmless(value: Any) -> Any:
 def _ours(text: str, lower: bool = False) -> str:
     """A sentence of our own, set well: a capital first, curly apostrophes, numbers kept with their signs and units."""
     text = text if lower else text[:1].upper() + text[1:]
-    return _KEEP.sub("\u00a0", text.replace("'", "’"))
+    return _KEEP.sub("\u00a0", _APOSTROPHE.sub("’", text))
 
 
+_APOSTROPHE = re.compile(r"(?<=\w)'(?=\w)")
 _KEEP = re.compile(r"(?<=\d) (?=%)|(?<=[pzρ]) (?=[<=])|(?<=[<=]) (?=[\d−])")
+
+
+def _blank(token: str) -> str:
+    """A token of nothing but white space, made visible."""
+    if not token:
+        return "(empty)"
+    return "".join("␣" if c == " " else c if c in "\n\r\t" else f"U+{ord(c):04X}" for c in token)
 
 
 def _file(name: str) -> str:
