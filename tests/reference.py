@@ -50,10 +50,10 @@ def forward(model: Model, ids: list[int], bos: bool) -> np.ndarray:
     kept: list[Any] = []
     handles = [m.register_forward_pre_hook(lambda _, args: kept.append(args[0].detach().clone())) for m in modules]
     with torch.no_grad():
-        model.lm(input_ids=torch.tensor([special + ids]), use_cache=False)
+        model.lm(input_ids=torch.tensor([special + ids], device=model.device), use_cache=False)
     for handle in handles:
         handle.remove()
-    return np.stack([x.reshape(len(special) + len(ids), -1)[len(special) :].float().numpy() for x in kept])
+    return np.stack([x.reshape(len(special) + len(ids), -1)[len(special) :].float().cpu().numpy() for x in kept])
 
 
 def triggers(prefixes: list[Prefix], top: int, per: str, sign: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

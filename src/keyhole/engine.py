@@ -20,11 +20,11 @@ import numpy.typing as npt
 
 from . import __version__, corpus, store
 from .errors import DiskFull, Interrupted, RunError, ShardError
-from .kernels import Index, add_integers
+from .kernels import AnyIndex, Index, add_integers, make_index
 from .models import Model, load
 from .plan import Plan, Summary, build, content_hash, unit_of
 from .run import Run
-from .shard import ScanConfig, batches_of, parse_shard, scan_batches
+from .shard import ScanConfig, batches_of, finite, parse_shard, scan_batches
 from .topk import UNFILLED, Keys, one_per_group, pack, unpack
 
 CHECKPOINT_SECONDS = 30.0
@@ -104,6 +104,7 @@ def _drop_if_nothing_done(partial: store.Partial) -> None:
 def _scan(source: Model | str, names: list[str], config: ScanConfig, partial: store.Partial, progress: Progress) -> Run:
     began = time.time()
     model = load(source, dtype=config.dtype, device=config.device, trust_remote_code=config.trust_remote_code)
+    loaded = time.time()
     config = config.resolve(model)
     identity = {
         "model": {"source": model.source, "fingerprint": model.fingerprint},
@@ -112,16 +113,19 @@ def _scan(source: Model | str, names: list[str], config: ScanConfig, partial: st
     }
     summary = _plan(model, names, config, partial, identity, progress)
     plan = Plan(partial.plan, summary)
-    index = Index(
-        model.layers,
+    index = make_index(
+        [model.values(layer).device for layer in range(model.layers)],
         model.cells,
         config.top,
         signed=model.signed,
-        unit_of=plan.unit_of if summary.split_units and config.per == "sentence" else None,
+        per=config.per,
+        context=config.context or 0,
+        unit_offsets=plan.unit_offsets if summary.split_units and config.per == "sentence" else None,
     )
     planned = time.time()
     _check_room(partial.path, index)
-    _run_batches(model, plan, index, config, partial, progress)
+    with finite(model, config):
+        _run_batches(model, plan, index, config, partial, progress)
     scanned = time.time()
     save_results(index, plan.unit_offsets, partial)
     model.encoder.save(str(store.tokenizer_file(partial.path)))
@@ -130,7 +134,12 @@ def _scan(source: Model | str, names: list[str], config: ScanConfig, partial: st
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         "device": str(model.device),
-        "seconds": {"load_and_plan": round(planned - began, 3), "scan": round(scanned - planned, 3)},
+        "seconds": {
+            "load": round(loaded - began, 3),
+            "plan": round(planned - loaded, 3),
+            "scan": round(scanned - planned, 3),
+            "write": round(time.time() - scanned, 3),
+        },
     }
     partial.finish(manifest, log)
     return Run(partial.out)
@@ -195,9 +204,9 @@ def _stamps(names: list[str]) -> list[list[Any]]:
     return [[name, os.stat(name).st_size, os.stat(name).st_mtime_ns] for name in files]
 
 
-def _check_room(path: Path, index: Index) -> None:
+def _check_room(path: Path, index: AnyIndex) -> None:
     """Refuse before the first forward what could not be written after the last."""
-    need = int(index.keys.nbytes * 4)  # a checkpoint, its successor, and the finished arrays
+    need = int(index.nbytes * 4)  # a checkpoint, its successor, and the finished arrays
     free = shutil.disk_usage(path).free
     if free < need:
         raise DiskFull(
@@ -207,7 +216,7 @@ def _check_room(path: Path, index: Index) -> None:
 
 
 def _run_batches(
-    model: Model, plan: Plan, index: Index, config: ScanConfig, partial: store.Partial, progress: Progress
+    model: Model, plan: Plan, index: AnyIndex, config: ScanConfig, partial: store.Partial, progress: Progress
 ) -> None:
     numbers = batches_of(plan, config.shard)
     done = 0
@@ -253,11 +262,11 @@ def _stop_between_batches() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
-def _checkpoint(partial: store.Partial, index: Index, done: int) -> None:
+def _checkpoint(partial: store.Partial, index: AnyIndex, done: int) -> None:
     store.write_checkpoint(partial.checkpoint, {**index.state(), "done": np.array(done)})
 
 
-def save_results(index: Index, unit_offsets: npt.NDArray[np.int64], partial: store.Partial) -> None:
+def save_results(index: AnyIndex, unit_offsets: npt.NDArray[np.int64], partial: store.Partial) -> None:
     """The index as the arrays of a run, a layer at a time."""
     state = index.state()
     for name in store.STATISTICS:

@@ -1,5 +1,7 @@
 """The top-t contract of `topk.py` at the speed of the forward pass.
 
+`make_index` gives the one for the device: `Index` below, which runs anywhere, or on a GPU `gpu.GpuIndex`.
+
 The index is a filter. Once every cell has its list, few coefficients beat a cell's t-th best: compare, keep the
 survivors, and merge them into the lists now and then. A stale threshold only lets more survivors through; nothing that
 belongs in a list is ever dropped, so the result is exact.
@@ -10,9 +12,10 @@ fraction), and integers add up to the same bytes in whatever order the batches c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib.util
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +29,51 @@ SMALLEST = float(np.nextafter(np.float32(0), np.float32(1)))
 """A trigger's coefficient is above zero."""
 
 UnitOf = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]
+
+
+class AnyIndex(Protocol):
+    """What a scan needs of an index."""
+
+    n: int
+
+    @property
+    def nbytes(self) -> int: ...
+    def state(self) -> dict[str, npt.NDArray[Any]]: ...
+    def load(self, state: dict[str, npt.NDArray[Any]]) -> None: ...
+    def flush(self) -> None: ...
+    def prepare(
+        self,
+        columns: int,
+        starts: int,
+        lengths: npt.NDArray[Any],
+        old: npt.NDArray[Any],
+        first_tokens: npt.NDArray[np.int64],
+    ) -> Any: ...
+    def update(self, layer: int, x: Tensor, batch: Any) -> None: ...
+
+
+def make_index(
+    devices: Sequence[torch.device],
+    cells: int,
+    top: int,
+    *,
+    signed: bool,
+    per: str,
+    context: int,
+    unit_offsets: npt.NDArray[np.int64] | None = None,
+) -> AnyIndex:
+    """The index for coefficients that come from `devices`, one a layer, in windows of at most `context` tokens.
+
+    `unit_offsets` are given where a unit may come in several windows, of which only the best may enter.
+    """
+    if all(device.type == "cuda" for device in devices) and importlib.util.find_spec("triton"):
+        from .gpu import GpuIndex
+
+        if GpuIndex.fits(columns=context, top=top):
+            return GpuIndex(devices, cells, top, signed=signed, per=per, unit_offsets=unit_offsets)
+    offsets = unit_offsets
+    unit_of = None if offsets is None else lambda tokens: np.searchsorted(offsets, tokens, side="right") - 1
+    return Index(len(devices), cells, top, signed=signed, per=per, unit_of=unit_of)
 
 
 @dataclass(frozen=True)
@@ -74,8 +122,17 @@ class Index:
     `state` is all there is to it: save it, load it, merge it with another's, and go on.
     """
 
-    def __init__(self, layers: int, cells: int, top: int, *, signed: bool, unit_of: UnitOf | None = None) -> None:
-        self.layers, self.cells, self.top, self.signed = layers, cells, top, signed
+    def __init__(
+        self,
+        layers: int,
+        cells: int,
+        top: int,
+        *,
+        signed: bool,
+        per: str = "sentence",
+        unit_of: UnitOf | None = None,
+    ) -> None:
+        self.layers, self.cells, self.top, self.signed, self.per = layers, cells, top, signed, per
         self.unit_of = unit_of
         """given where a unit may come in several blocks, of which only the best may enter"""
         sides = 2 if signed else 1
@@ -111,7 +168,21 @@ class Index:
             for layer in range(self.layers):
                 self._raise_bar(side, layer, np.arange(self.cells))
 
+    @property
+    def nbytes(self) -> int:
+        return self.keys.nbytes
+
     # A batch
+
+    def prepare(
+        self,
+        columns: int,
+        starts: int,
+        lengths: npt.NDArray[Any],
+        old: npt.NDArray[Any],
+        first_tokens: npt.NDArray[np.int64],
+    ) -> Candidates:
+        return candidates(columns, starts, lengths, old, first_tokens, self.per)
 
     def update(self, layer: int, x: Tensor, batch: Candidates) -> None:
         """Take in one layer's coefficients [rows, columns, cells] of a batch: all of it, or (out of memory) none."""

@@ -7,9 +7,10 @@ write a row and a line in `tests/families.py`; `prove` checks the row against th
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -238,7 +239,8 @@ class Model:
     @torch.inference_mode()
     def forward(self, ids: Tensor) -> None:
         """Run the blocks on right-padded windows [rows, columns]. The vocabulary head is not run."""
-        self.lm.base_model(input_ids=ids.to(self.device), use_cache=False)
+        with _without_looking():
+            self.lm.base_model(input_ids=ids.to(self.device, non_blocking=True), use_cache=False)
 
     def run(self, ids: Tensor, sink: Sink) -> None:
         """`forward`, handing each layer's coefficients [rows, columns, cells] to `sink` as they come."""
@@ -256,11 +258,11 @@ class Model:
     def batch(self, windows: Sequence[Sequence[int] | npt.NDArray[Any]], *, bos: bool = True) -> Batch:
         """Windows of token ids, right-padded into one batch."""
         starts = int(bos and self.bos_id is not None)
-        ids = np.zeros((len(windows), starts + max(map(len, windows))), np.int64)
+        lengths = np.fromiter(map(len, windows), np.int64, len(windows))
+        ids = np.zeros((len(windows), starts + int(lengths.max())), np.int64)
         if starts and self.bos_id is not None:
             ids[:, 0] = self.bos_id
-        for row, window in enumerate(windows):
-            ids[row, starts : starts + len(window)] = window
+        ids[:, starts:][np.arange(ids.shape[1] - starts) < lengths[:, None]] = np.concatenate(windows)
         return Batch(torch.from_numpy(ids), starts)
 
     def coefficients(self, text: str, *, bos: bool = True) -> Tensor:
@@ -279,6 +281,28 @@ class Model:
 
     def __repr__(self) -> str:
         return f"<keyhole.Model {self.source}: {self.config.model_type}, {self.layers} layers × {self.cells} cells>"
+
+
+@contextlib.contextmanager
+def _without_looking() -> Iterator[None]:
+    """Keep transformers from reading inputs back: whether several texts are packed into a row (none are), whether there
+    is padding it should warn of (causal attention never sees it). On a GPU each look would wait for all work in flight.
+    """
+    from transformers import PreTrainedModel, masking_utils
+
+    looks = [
+        (masking_utils, "find_packed_sequence_indices", lambda position_ids: None),
+        (PreTrainedModel, "warn_if_padding_and_no_attention_mask", lambda *args, **kwargs: None),
+    ]
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in looks if hasattr(owner, name)]
+    try:
+        for owner, name, instead in looks:
+            if hasattr(owner, name):
+                setattr(owner, name, instead)
+        yield
+    finally:
+        for owner, name, value in before:
+            setattr(owner, name, value)
 
 
 def prove(model: Model) -> None:

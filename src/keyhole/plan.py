@@ -382,7 +382,7 @@ class Plan:
 
     def __init__(self, files: PlanFiles, summary: Summary) -> None:
         self.summary = summary
-        self.tokens = np.load(files.tokens, mmap_mode="r")
+        self.tokens = np.asarray(np.load(files.tokens, mmap_mode="r"))  # slices of a memmap itself cost ten times more
         self.unit_offsets = np.load(files.unit_offsets, mmap_mode="r")
         self._offsets = np.load(files.window_offsets, mmap_mode="r")
         self._old = np.load(files.window_old, mmap_mode="r")
@@ -401,7 +401,7 @@ class Plan:
         windows = self._windows[self._bounds[number] : self._bounds[number + 1]]
         begins, ends = self._offsets[windows], self._offsets[windows + 1]
         return PlannedBatch(
-            [np.asarray(self.tokens[begin:end]) for begin, end in zip(begins, ends, strict=True)],
+            [self.tokens[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)],
             np.asarray(begins),
             np.asarray(self._old[windows]),
         )

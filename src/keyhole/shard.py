@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
-from collections.abc import Iterator
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from .corpus import UNITS
 from .errors import ModelError, OutOfMemory, UsageError
-from .kernels import Index, candidates
+from .kernels import AnyIndex
 from .models import DEFAULT_CONTEXT, Model
 from .plan import Plan, PlannedBatch
 
@@ -64,7 +69,7 @@ class ScanConfig:
         context = self.context or min(most or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
         if most is not None and context > most:
             raise UsageError(f"--context {context} is more than the {most} tokens {model.source} was built for.")
-        batch_tokens = self.batch_tokens or (2048 if model.device.type == "cpu" else 16384)
+        batch_tokens = self.batch_tokens or (2048 if model.device.type == "cpu" else 32768)
         chosen = {"context": context, "batch_tokens": batch_tokens, "bos": self.bos and model.bos_id is not None}
         kind = {"device": model.device.type, "dtype": str(model.dtype).removeprefix("torch.")}
         return ScanConfig(**{**asdict(self), **chosen, **kind})
@@ -97,51 +102,109 @@ def batches_of(plan: Plan, shard: tuple[int, int] | None) -> range:
     return range(number - 1, len(plan), of)
 
 
-def scan_batches(model: Model, plan: Plan, index: Index, config: ScanConfig, numbers: range) -> Iterator[int]:
-    """Run batches through the model into the index; yields each batch's number when it is in."""
-    for number in numbers:
-        batch = plan[number]
-        try:
-            _run(model, batch, index, config, done=set())
-        except FloatingPointError as error:
-            raise ModelError(
-                f"{error} of {model.source} gives coefficients that are not finite in {config.dtype} (batch {number}). "
-                "Scan in a wider type: --dtype float32, or bfloat16 instead of float16."
-            ) from None
-        index.n += sum(map(len, batch.windows)) - int(batch.old.sum())
+def scan_batches(model: Model, plan: Plan, index: AnyIndex, config: ScanConfig, numbers: range) -> Iterator[int]:
+    """Run batches through the model into the index; yields each batch's number when it is in (a GPU may still work).
+
+    The next batches are prepared meanwhile, and nothing here waits for a device: what is wrong with a coefficient may be
+    known a few batches late, at the latest when the index is asked for its state.
+    """
+    runner = _Runner(model, index, config)
+    for number, ready in _ahead(lambda number: runner.prepare(plan[number]), numbers):
+        with finite(model, config):
+            runner.run(ready)
+        index.n += int(ready.lengths.sum()) - int(ready.batch.old.sum())
         yield number
+    with finite(model, config):
+        index.flush()
 
 
-def _run(model: Model, batch: PlannedBatch, index: Index, config: ScanConfig, done: set[int]) -> None:
-    """One batch into the layers of the index that are not `done` with it; where memory runs out, its halves."""
-    prepared = model.batch(batch.windows, bos=config.bos)
-    lengths = np.array([len(window) for window in batch.windows])
-    picked = candidates(prepared.ids.shape[1], prepared.starts, lengths, batch.old, batch.first_tokens, config.per)
-    now: set[int] = set()
-
-    def sink(layer: int, x: torch.Tensor) -> None:
-        if layer not in done:
-            index.update(layer, x, picked)
-            now.add(layer)
-
+@contextlib.contextmanager
+def finite(model: Model, config: ScanConfig) -> Iterator[None]:
+    """Say what to do about coefficients that are not finite."""
     try:
-        model.run(prepared.ids, sink)
-        return
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-    gc.collect()
-    if model.device.type == "cuda":
-        torch.cuda.empty_cache()
-    if len(batch.windows) == 1:
-        raise OutOfMemory(
-            f"One window of {lengths[0]} tokens does not fit in the memory of {model.device}. Use a smaller --context "
-            f"(now {config.context}), a smaller --dtype (now {config.dtype}), or another --device."
-        )
-    half = len(batch.windows) // 2
-    for part in (slice(None, half), slice(half, None)):
-        smaller = PlannedBatch(batch.windows[part], batch.first_tokens[part], batch.old[part])
-        _run(model, smaller, index, config, done | now)
+        yield
+    except FloatingPointError as error:
+        raise ModelError(
+            f"{error} of {model.source} gives coefficients that are not finite in {config.dtype}. "
+            "Scan in a wider type: --dtype float32, or bfloat16 instead of float16."
+        ) from None
+
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
+
+
+def _ahead(make: Callable[[Item], Made], items: Iterable[Item], depth: int = 4) -> Iterator[tuple[Item, Made]]:
+    """Make things a few ahead of their use, in a thread."""
+    pool = ThreadPoolExecutor(1, thread_name_prefix="keyhole-batches")
+    waiting: deque[tuple[Item, Future[Made]]] = deque()
+    try:
+        for item in items:
+            waiting.append((item, pool.submit(make, item)))
+            if len(waiting) > depth:
+                item, future = waiting.popleft()
+                yield item, future.result()
+        for item, future in waiting:
+            yield item, future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """A batch as the device takes it."""
+
+    batch: PlannedBatch
+    lengths: npt.NDArray[np.int64]
+    ids: torch.Tensor
+    candidates: Any
+
+
+class _Runner:
+    """Batches through the model into the index; where memory runs out, in halves."""
+
+    def __init__(self, model: Model, index: AnyIndex, config: ScanConfig) -> None:
+        self.model, self.index, self.config = model, index, config
+        self.most = sys.maxsize
+        """tokens, padding included, that are known to be too many"""
+
+    def prepare(self, batch: PlannedBatch) -> _Ready:
+        prepared = self.model.batch(batch.windows, bos=self.config.bos)
+        lengths = np.fromiter(map(len, batch.windows), np.int64, len(batch.windows))
+        picked = self.index.prepare(prepared.ids.shape[1], prepared.starts, lengths, batch.old, batch.first_tokens)
+        ids = prepared.ids.pin_memory() if self.model.device.type == "cuda" else prepared.ids
+        return _Ready(batch, lengths, ids, picked)
+
+    def run(self, ready: _Ready, done: frozenset[int] = frozenset()) -> None:
+        """One batch into the layers of the index that are not `done` with it."""
+        now: set[int] = set()
+
+        def sink(layer: int, x: torch.Tensor) -> None:
+            if layer not in done:
+                self.index.update(layer, x, ready.candidates)
+                now.add(layer)
+
+        windows = len(ready.batch.windows)
+        if ready.ids.numel() < self.most or windows == 1:
+            try:
+                self.model.run(ready.ids.to(self.model.device, non_blocking=True), sink)
+                return
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+            self.most = min(self.most, ready.ids.numel())
+            gc.collect()
+            if self.model.device.type == "cuda":
+                torch.cuda.empty_cache()
+        if windows == 1:
+            raise OutOfMemory(
+                f"One window of {ready.lengths[0]} tokens does not fit in the memory of {self.model.device}. Use a smaller "
+                f"--context (now {self.config.context}), a smaller --dtype (now {self.config.dtype}), or another --device."
+            )
+        half = windows // 2
+        for part in (slice(None, half), slice(half, None)):
+            batch = PlannedBatch(ready.batch.windows[part], ready.batch.first_tokens[part], ready.batch.old[part])
+            self.run(self.prepare(batch), done | now)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -1,0 +1,417 @@
+"""Scan ÷ bare forward on a GPU, side by side in one run.
+
+    python bench/gpu.py                         # all four shapes, 32,768 tokens a batch
+    python bench/gpu.py --shapes paper --profile
+    python bench/gpu.py --sweep                 # how `read` is best cut up
+
+Random-weight models of four shapes, bf16, t = 50, statistics on, both signs where a coefficient can be negative. Sentences
+of random length (log-normal, 25 tokens on average) are batched as a plan batches them. Measured in turns over the same
+batches, blocks of CUDA events, medians of the paired ratios:
+
+    bare     the forward pass, vocabulary head not run, batches ready in pinned memory
+    scan     the scan's own loop: batches prepared in a thread, forward, index
+    beside   the same with the index's kernels on a stream of their own
+    topk     forward, and torch.topk of every layer merged into a running list (no statistics, one sign)
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from keyhole import gpu, triton_kernels
+from keyhole.gpu import GpuIndex, Tiling
+from keyhole.models import Model
+from keyhole.plan import PlannedBatch
+from keyhole.shard import ScanConfig, _Runner, scan_batches
+
+TOP = 50
+DEVICE = torch.device("cuda", 0)
+
+
+@dataclass(frozen=True)
+class Shape:
+    config: dict[str, Any]
+    layers: int
+    cells: int
+    signed: bool
+    parameters: float
+    """of the blocks, in millions; what is built is checked against it"""
+
+
+VOCABULARY = 1024
+
+
+def gpt2(layers: int, d: int, heads: int, activation: str) -> dict[str, Any]:
+    return {
+        "model_type": "gpt2",
+        "n_layer": layers,
+        "n_embd": d,
+        "n_inner": 4 * d,
+        "n_head": heads,
+        "n_positions": 1024,
+        "activation_function": activation,
+        "vocab_size": VOCABULARY,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
+
+
+def llama(layers: int, d: int, cells: int, heads: int, kv: int) -> dict[str, Any]:
+    return {
+        "model_type": "llama",
+        "num_hidden_layers": layers,
+        "hidden_size": d,
+        "intermediate_size": cells,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv,
+        "max_position_embeddings": 2048,
+        "vocab_size": VOCABULARY,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
+
+
+SHAPES = {
+    "paper": Shape(gpt2(16, 1024, 16, "relu"), 16, 4096, False, 201.5),
+    "gpt2": Shape(gpt2(12, 768, 12, "gelu_new"), 12, 3072, True, 85.1),
+    "llama-1b": Shape(llama(16, 2048, 8192, 32, 8), 16, 8192, True, 973.1),
+    "smollm2": Shape(llama(30, 576, 1536, 9, 3), 30, 1536, True, 106.2),
+}
+
+
+def build(shape: Shape) -> Model:
+    torch.manual_seed(0)
+    options = dict(shape.config)
+    config = AutoConfig.for_model(options.pop("model_type"), **options)
+    with torch.device(DEVICE):
+        lm = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    model = Model(lm.to(DEVICE), SimpleNamespace(bos_token_id=0), source="random")
+    blocks = sum(p.numel() for block in model.blocks for p in block.parameters()) / 1e6
+    assert (model.layers, model.cells, model.signed) == (shape.layers, shape.cells, shape.signed), model
+    assert abs(blocks - shape.parameters) < 0.5, f"the blocks have {blocks:.1f}M parameters, not {shape.parameters}M"
+    assert model.device.type == "cuda"
+    assert model.dtype == torch.bfloat16
+    return model
+
+
+class Batches:
+    """A plan's batches of random sentences: sorted by length in pools, then shuffled, so that any stretch is typical."""
+
+    def __init__(self, batch_tokens: int, count: int, seed: int = 0) -> None:
+        rng = np.random.default_rng(seed)
+        self.items: list[PlannedBatch] = []
+        at = 0
+        while len(self.items) < count:
+            lengths = np.clip(rng.lognormal(3.0, 0.65, 1 << 17), 3, 250).astype(np.int64)
+            lengths = -np.sort(-lengths)
+            done = 0
+            while done < len(lengths):
+                rows = max(1, batch_tokens // int(lengths[done] + 1))
+                part = lengths[done : done + rows]
+                tokens = rng.integers(1, VOCABULARY, int(part.sum())).astype(np.uint16)
+                cuts = np.cumsum(part)[:-1]
+                first = at + np.concatenate([[0], cuts])
+                old = np.minimum(rng.geometric(0.5, len(part)) - 1, part - 1).astype(np.int32)
+                self.items.append(PlannedBatch(np.split(tokens, cuts), first, old))
+                at += int(part.sum())
+                done += rows
+        rng.shuffle(self.items)  # type: ignore[arg-type]
+        del self.items[count:]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, number: int) -> PlannedBatch:
+        return self.items[number]
+
+    def tokens(self, numbers: range) -> int:
+        return sum(len(window) for number in numbers for window in self.items[number].windows)
+
+
+def timed(work: Callable[[], None]) -> tuple[float, float]:
+    """Milliseconds by the card's clock, and until the host had nothing more to say."""
+    torch.cuda.synchronize()
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    clock = time.perf_counter()
+    begin.record()
+    work()
+    end.record()
+    host = (time.perf_counter() - clock) * 1e3
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end), host
+
+
+class Contest:
+    """The ways to go over the same batches, each keeping what it needs between blocks."""
+
+    def __init__(self, model: Model, batches: Batches, batch_tokens: int) -> None:
+        self.model, self.batches = model, batches
+        self.config = ScanConfig(top=TOP, batch_tokens=batch_tokens)
+        self.prepare = _Runner(model, self.index(), self.config).prepare
+        self.ready: dict[int, Any] = {}
+        self.indices = {"scan": self.index(), "beside": self.index(side_stream=True)}
+        self.best: list[torch.Tensor] = []
+
+    def index(self, **options: Any) -> GpuIndex:
+        return GpuIndex(
+            [DEVICE] * self.model.layers,
+            self.model.cells,
+            TOP,
+            signed=self.model.signed,
+            per="sentence",
+            **options,
+        )
+
+    def get_ready(self, numbers: range) -> None:
+        self.ready = {number: self.prepare(self.batches[number]) for number in numbers}
+
+    def bare(self, numbers: range) -> None:
+        for number in numbers:
+            self.model.forward(self.ready[number].ids.to(DEVICE, non_blocking=True))
+
+    def scan(self, numbers: range, name: str = "scan") -> None:
+        for _ in scan_batches(self.model, self.batches, self.indices[name], self.config, numbers):  # type: ignore[arg-type]
+            pass
+
+    def beside(self, numbers: range) -> None:
+        self.scan(numbers, "beside")
+
+    def topk(self, numbers: range) -> None:
+        def sink(layer: int, x: torch.Tensor) -> None:
+            new = torch.topk(x.reshape(-1, x.shape[-1]), TOP, dim=0).values
+            if layer == len(self.best):
+                self.best.append(new)
+            else:
+                self.best[layer] = torch.topk(torch.cat([self.best[layer], new]), TOP, dim=0).values
+
+        for number in numbers:
+            self.model.run(self.ready[number].ids.to(DEVICE, non_blocking=True), sink)
+
+
+def measure(name: str, batch_tokens: int, args: argparse.Namespace) -> str:
+    shape = SHAPES[name]
+    model = build(shape)
+    warm, blocks, size = args.warm, args.blocks, args.block_batches
+    early = 10
+    total = early + warm + blocks * size
+    batches = Batches(batch_tokens, total)
+    contest = Contest(model, batches, batch_tokens)
+    # compile, grow the allocator, fill the clocks
+    for way in (contest.bare, contest.topk):
+        contest.get_ready(range(4))
+        way(range(4))
+    contest.scan(range(4))
+    contest.beside(range(4))
+    contest.indices = {"scan": contest.index(), "beside": contest.index(side_stream=True)}
+
+    first = range(early)
+    contest.get_ready(first)
+    bare_early, _ = timed(lambda: contest.bare(first))
+    scan_early, _ = timed(lambda: contest.scan(first))
+    contest.beside(first)
+    contest.scan(range(early, early + warm))
+    contest.beside(range(early, early + warm))
+
+    times: dict[str, list[float]] = {way: [] for way in ("bare", "scan", "beside", "topk")}
+    host: dict[str, list[float]] = {way: [] for way in times}
+    tokens = []
+    for block in range(blocks):
+        numbers = range(early + warm + block * size, early + warm + (block + 1) * size)
+        contest.get_ready(numbers)
+        order = list(times) if block % 2 == 0 else list(times)[::-1]
+        for way in order:
+            each = getattr(contest, way)
+            on_card, on_host = timed(lambda each=each, numbers=numbers: each(numbers))  # type: ignore[misc]
+            times[way].append(on_card / size)
+            host[way].append(on_host / size)
+        tokens.append(batches.tokens(numbers) / size)
+
+    def ratio(way: str) -> list[float]:
+        return sorted(a / b for a, b in zip(times[way], times["bare"], strict=True))
+
+    def memory(way: str) -> float:
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        getattr(contest, way)(numbers)
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated()
+
+    index_bytes = sum(
+        t.nbytes
+        for part in contest.indices["scan"]._parts.values()
+        for t in vars(part).values()
+        if isinstance(t, torch.Tensor)
+    )
+    index_alone = contest.indices["scan"].nbytes
+    contest.indices.pop("beside")
+    torch.cuda.empty_cache()
+    over = memory("scan") - memory("bare") + index_bytes  # the index itself is there in both
+    scan, beside, topk = (ratio(way) for way in ("scan", "beside", "topk"))
+    rate = [t / (ms / 1e3) for t, ms in zip(tokens, times["scan"], strict=True)]
+    median = statistics.median
+    line = (
+        f"{name:9} {batch_tokens:6} {median(times['bare']):8.2f} {median(times['scan']):8.2f} "
+        f"{median(scan):6.3f} ({scan[0]:.3f}–{scan[-1]:.3f}) {median(beside):6.3f} ({beside[0]:.3f}–{beside[-1]:.3f}) "
+        f"{median(topk):6.2f} {scan_early / bare_early:6.2f} {median(rate) / 1e6:6.2f} "
+        f"{median(host['bare']):6.2f} {median(host['scan']):6.2f} {over / 1e6:7.0f} {index_alone / 1e6:6.0f}"
+    )
+    print(line, flush=True)
+    if args.profile:
+        try:
+            profile(contest, numbers)
+        except Exception:  # noqa: BLE001 - the times stand without it
+            traceback.print_exc()
+    return line
+
+
+HEADER = (
+    "shape      batch  bare ms  scan ms   scan÷bare             beside÷bare         topk÷  early÷ Mtok/s "
+    "host: bare   scan  over MB  index MB"
+)
+
+
+def profile(contest: Contest, numbers: range) -> None:
+    """Where the time of the scan goes, by kernel."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as profiler
+
+    some = numbers[:3]
+    for way in ("bare", "scan"):
+        with profiler(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as seen:
+            getattr(contest, way)(some)
+            torch.cuda.synchronize()
+        rows = [
+            (event.key, event.self_device_time_total, event.count)
+            for event in seen.key_averages()
+            if event.self_device_time_total > 0 and event.device_type == torch.autograd.DeviceType.CUDA
+        ]
+        total = sum(row[1] for row in rows)
+        print(f"  {way}: {total / 1e3 / len(some):.2f} ms of kernels a batch")
+        ours = [row for row in rows if row[0] in ("read", "settle") or "emcpy" in row[0] or "emset" in row[0]]
+        for key, spent, count in sorted(set(ours) | set(sorted(rows, key=lambda r: -r[1])[:8]), key=lambda r: -r[1]):
+            print(f"    {spent / total:6.1%} {spent / count:9.1f} µs × {count / len(some):6.0f}  {key[:90]}")
+
+
+def sweep(args: argparse.Namespace) -> None:
+    """`read` alone on one layer, by tiling; and against the time the bytes need."""
+    tilings = [
+        Tiling(rows, 1, block, unroll, warps, fill, registers)
+        for rows, block, unroll, warps, fill, registers in [
+            (4, 256, 4, 4, 4, 128),
+            (4, 256, 4, 4, 8, 128),
+            (4, 256, 4, 4, 16, 128),
+            (4, 256, 2, 4, 4, 128),
+            (4, 256, 8, 4, 4, 128),
+            (4, 256, 4, 4, 3, None),
+            (4, 256, 4, 4, 5, 96),
+            (8, 256, 4, 8, 2, 128),
+            (2, 256, 4, 2, 8, 128),
+            (1, 256, 4, 1, 16, 128),
+            (4, 128, 4, 4, 5, 96),
+            (4, 128, 8, 4, 5, 96),
+            (4, 512, 4, 8, 2, 128),
+        ]
+    ]
+    copy = torch.empty(1 << 30, device=DEVICE, dtype=torch.uint8)
+    other = torch.empty_like(copy)
+    for _ in range(3):
+        other.copy_(copy)
+    took = statistics.median(timed(lambda: other.copy_(copy))[0] for _ in range(10))
+    bandwidth = 2 * copy.nbytes / took / 1e9
+    print(f"copy {bandwidth:.2f} TB/s")
+    for name, cells, signed in (("paper", 4096, False), ("gpt2", 3072, True), ("smollm2", 1536, True)):
+        batches = Batches(args.batch_tokens[0], 6)
+        results = []
+        for tiling in tilings:
+            try:
+                index = GpuIndex([DEVICE], cells, TOP, signed=signed, per="sentence", tiling=tiling)
+                fed = []
+                for batch in batches.items:
+                    lengths = np.array([len(window) for window in batch.windows])
+                    columns = 1 + int(lengths.max())
+                    x = torch.randn(len(lengths), columns, cells, device=DEVICE, dtype=torch.bfloat16)
+                    x = x if signed else x.relu_()
+                    rows = index.prepare(columns, 1, lengths, batch.old, batch.first_tokens)
+                    fed.append((x, rows.on(DEVICE)))
+                part, _ = index._place[0]
+                part.bars.fill_(int(np.float32(6.0).view(np.int32)))  # nothing passes: the read itself
+
+                def read(fed: list[Any] = fed, index: GpuIndex = index, part: Any = part) -> None:
+                    for x, table in fed:
+                        index._read(part, 0, x, table)
+
+                read()
+                spent = statistics.median(timed(read)[0] for _ in range(args.blocks)) / len(fed)
+                moved = sum(x.nbytes for x, _ in fed) / len(fed)
+                groups = index._read(part, 0, *fed[0])
+                index._settle(part, 0, *fed[0], groups)
+                part.bars.fill_(int(np.float32(6.0).view(np.int32)))
+
+                def settle(fed: list[Any] = fed, index: GpuIndex = index, part: Any = part, g: int = groups) -> None:
+                    for x, table in fed:
+                        index._settle(part, 0, x, table, g)
+
+                settled = statistics.median(timed(settle)[0] for _ in range(args.blocks)) / len(fed)
+                results.append((spent, settled, moved, tiling))
+            except Exception:  # noqa: BLE001 - one tiling's failure must not lose the others
+                traceback.print_exc()
+        for spent, settled, moved, tiling in sorted(results, key=lambda r: r[0]):
+            print(
+                f"{name:8} read {spent * 1e3:7.1f} µs ({moved / spent / 1e9:4.2f} TB/s, bytes alone {moved / bandwidth / 1e6:5.1f} µs) "
+                f"settle {settled * 1e3:5.1f} µs  {tiling}",
+                flush=True,
+            )
+        torch.cuda.empty_cache()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=list(SHAPES))
+    parser.add_argument("--batch-tokens", nargs="+", type=int, default=[32768])
+    parser.add_argument(
+        "--warm", type=int, default=60, help="batches before the measured ones: the bars are up by then"
+    )
+    parser.add_argument("--blocks", type=int, default=7)
+    parser.add_argument("--block-batches", type=int, default=8)
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--sweep", action="store_true")
+    args = parser.parse_args()
+    print(
+        f"{torch.cuda.get_device_name(DEVICE)}, torch {torch.__version__}, triton {triton_kernels.triton.__version__}, "
+        f"{gpu.SHORT_ROWS}",
+        flush=True,
+    )
+    if args.sweep:
+        sweep(args)
+        return
+    lines = []
+    for tokens in args.batch_tokens:
+        for name in args.shapes:
+            began = time.perf_counter()
+            gc.collect()
+            torch.cuda.empty_cache()
+            try:
+                lines.append(measure(name, tokens, args))
+            except Exception:  # noqa: BLE001 - one shape's failure must not lose the others
+                traceback.print_exc()
+                lines.append(f"{name:9} {tokens:6} FAILED")
+            print(f"  ({time.perf_counter() - began:.0f} s)", flush=True)
+    print("\n" + HEADER)
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

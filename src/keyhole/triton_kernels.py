@@ -1,0 +1,487 @@
+"""The filter as two Triton kernels a layer, each with its plain reference beside it.
+
+`read` reads a layer's coefficients [rows, columns, cells] once. A program owns a block of cells and walks down the token
+axis: sums, squares, counts, the largest and the smallest stay elementwise in registers and are reduced once, at its end.
+A row's best is one integer, `value << 16 | 0xFFFF − column`, whose maximum is the largest coefficient at its earliest
+column (16-bit coefficients; wider ones keep the column beside). It is compared with the cell's bar at the row's end, and
+only where some cell of the tile passes are survivors appended to their cells' slots.
+
+`settle` puts the survivors into the lists, raises the bars, and adds the programs' sums up, in fixed order, into exact
+integers. A cell that had more survivors than slots is searched again, there and then, in coefficients that still stand in
+memory: the result is exact, nothing is awaited, nothing is done twice.
+
+No sum of floats depends on timing and keys are unique, so two runs give the same bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .topk import UNFILLED, Keys, merge, one_per_group, pack
+
+BFLOAT16, FLOAT16, FLOAT32 = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
+EMPTY = tl.constexpr(UNFILLED)
+LOWEST, HIGHEST = tl.constexpr(-(2**31)), tl.constexpr(2**31 - 1)
+HIGH_HALF = tl.constexpr(-65536)
+FRACTION_ONE, FRACTION_BITS, FRACTION_MASK = tl.constexpr(2.0**52), tl.constexpr(52), tl.constexpr((1 << 52) - 1)
+PARTIALS = 5
+"""What a program leaves for each cell: sum, sum of squares, active count, largest, smallest."""
+
+KINDS = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}
+
+
+@triton.jit
+def _value(raw, KIND: tl.constexpr):
+    """Stored coefficients (16-bit ones as integers) as float32, and as the integer that holds their order."""
+    if KIND == BFLOAT16:
+        order = raw.to(tl.int32) << 16
+        value = order.to(tl.float32, bitcast=True)
+    elif KIND == FLOAT16:
+        order = raw.to(tl.int32) << 16
+        value = raw.to(tl.float16, bitcast=True).to(tl.float32)
+    else:
+        value = raw
+        order = raw.to(tl.int32, bitcast=True)
+    return value, order
+
+
+@triton.jit
+def _sortable(order, SIGNED: tl.constexpr):
+    """Sign and magnitude to two's complement, and back: it is its own inverse. The low half stays."""
+    if SIGNED:
+        order = order ^ ((order >> 31) & 0x7FFF0000)
+    return order
+
+
+@triton.jit
+def _bits(packed, KIND: tl.constexpr, SIGNED: tl.constexpr):
+    """The float32 bits of the coefficient in a packed integer."""
+    order = _sortable(packed & HIGH_HALF, SIGNED)
+    if KIND == FLOAT16:
+        half = (order >> 16).to(tl.int16).to(tl.float16, bitcast=True)
+        order = half.to(tl.float32).to(tl.int32, bitcast=True)
+    return order
+
+
+@triton.jit
+def _key(bits, token):
+    """The key of topk.py: smaller is better."""
+    return ((0x7FFFFFFF - bits).to(tl.int64) << 32) | token
+
+
+@triton.jit
+def _append(counts, pending, cell, hit, bits, token, WIDTH: tl.constexpr):
+    """Survivors into their cells' slots, in any order; the count goes on where the slots end."""
+    where = cell[None, :] + tl.zeros_like(bits)
+    slot = tl.atomic_add(counts + where, 1, mask=hit, sem="relaxed")
+    tl.store(pending + where.to(tl.int64) * WIDTH + slot, _key(bits, token), mask=hit & (slot < WIDTH))
+
+
+@triton.jit(do_not_specialize=["layer", "rows", "columns", "tiles", "groups"])
+def read(
+    x,
+    table,
+    bars,
+    counts,
+    pending,
+    partial,
+    layer,
+    rows,
+    columns,
+    tiles,
+    groups,
+    CELLS: tl.constexpr,
+    LAYERS: tl.constexpr,
+    KIND: tl.constexpr,
+    SIGNED: tl.constexpr,
+    PREFIX: tl.constexpr,
+    ROWS: tl.constexpr,
+    LANES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    UNROLL: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Filter and statistics of one layer. A tile is ROWS rows at a time, each walked by LANES lanes.
+
+    `table` [3, rows]: first candidate column, end of the candidates, token index of column 0. The last rows are read
+    first: the activation wrote them last, and the down-projection reads the first rows next.
+    """
+    HEIGHT: tl.constexpr = ROWS * LANES
+    BLOCKS: tl.constexpr = (CELLS + BLOCK - 1) // BLOCK
+    WHOLE: tl.constexpr = CELLS % BLOCK == 0
+    program = tl.program_id(0)
+    group = program // BLOCKS
+    cell = (program % BLOCKS) * BLOCK + tl.arange(0, BLOCK)
+    known = cell < CELLS
+    lane = tl.arange(0, HEIGHT)
+    bar = tl.load(bars + layer * CELLS + cell, mask=known, other=HIGHEST)
+    if SIGNED:
+        low_bar = tl.load(bars + (LAYERS + layer) * CELLS + cell, mask=known, other=HIGHEST)
+    total = tl.zeros([HEIGHT, BLOCK], tl.float32)
+    squares = tl.zeros([HEIGHT, BLOCK], tl.float32)
+    active = tl.zeros([HEIGHT, BLOCK], tl.int32)
+    if KIND == FLOAT32:
+        most = tl.full([ROWS, BLOCK], float("-inf"), tl.float32)
+        least = tl.full([ROWS, BLOCK], float("inf"), tl.float32)
+    else:
+        most = tl.full([ROWS, BLOCK], LOWEST, tl.int32)
+        least = tl.full([ROWS, BLOCK], HIGHEST, tl.int32)
+    for tile in range(group, tiles, groups):
+        first_row = (tiles - 1 - tile) * ROWS
+        row = first_row + lane // LANES
+        live = row < rows
+        row = tl.minimum(row, rows - 1)
+        begin = tl.load(table + row).to(tl.int32)
+        end = tl.load(table + rows + row).to(tl.int32)
+        where = x + (row.to(tl.int64) * columns * CELLS)[:, None] + cell[None, :]
+        steps = tl.max((end - begin + LANES - 1) // LANES, 0)
+        begin += lane % LANES
+        if KIND == FLOAT32:
+            high = tl.full([HEIGHT, BLOCK], float("-inf"), tl.float32)
+            low = tl.full([HEIGHT, BLOCK], float("inf"), tl.float32)
+            high_at = tl.zeros([HEIGHT, BLOCK], tl.int32)
+            low_at = tl.zeros([HEIGHT, BLOCK], tl.int32)
+        else:
+            high = tl.full([HEIGHT, BLOCK], LOWEST, tl.int32)
+            low = tl.full([HEIGHT, BLOCK], HIGHEST, tl.int32)
+        for step in range(0, steps, UNROLL):
+            for ahead in tl.static_range(UNROLL):
+                place = begin + (step + ahead) * LANES
+                weight = ((place < end) & live).to(tl.float32)[:, None]
+                place = tl.minimum(place, end - 1)  # past its end, a row repeats its last candidate with weight 0
+                if WHOLE:
+                    raw = tl.load(where + (place * CELLS)[:, None])
+                else:
+                    raw = tl.load(where + (place * CELLS)[:, None], mask=known[None, :], other=0)
+                value, order = _value(raw, KIND)
+                weighted = value * weight
+                total += weighted
+                squares += weighted * value
+                active += (weighted > 0).to(tl.int32)
+                if KIND == FLOAT32:
+                    better = value > high
+                    high = tl.where(better, value, high)
+                    high_at = tl.where(better, place[:, None], high_at)
+                    better = value < low
+                    low = tl.where(better, value, low)
+                    low_at = tl.where(better, place[:, None], low_at)
+                else:
+                    order = _sortable(order, SIGNED)
+                    high = tl.maximum(high, order | (0xFFFF - place)[:, None])
+                    low = tl.minimum(low, order | place[:, None]) if SIGNED else tl.minimum(low, order)
+        # a row's lanes to one
+        if KIND == FLOAT32:
+            if LANES > 1:
+                lanes = tl.reshape(high, [ROWS, LANES, BLOCK])
+                high = tl.max(lanes, 1)
+                high_at = tl.min(
+                    tl.where(lanes == high[:, None, :], tl.reshape(high_at, [ROWS, LANES, BLOCK]), HIGHEST), 1
+                )
+                lanes = tl.reshape(low, [ROWS, LANES, BLOCK])
+                low = tl.min(lanes, 1)
+                low_at = tl.min(
+                    tl.where(lanes == low[:, None, :], tl.reshape(low_at, [ROWS, LANES, BLOCK]), HIGHEST), 1
+                )
+            bits = high.to(tl.int32, bitcast=True)
+            low_bits = (-low).to(tl.int32, bitcast=True)
+        else:
+            if LANES > 1:
+                high = tl.max(tl.reshape(high, [ROWS, LANES, BLOCK]), 1)
+                low = tl.min(tl.reshape(low, [ROWS, LANES, BLOCK]), 1)
+            high_at = 0xFFFF - (high & 0xFFFF)
+            low_at = low & 0xFFFF
+            bits = _bits(high, KIND, SIGNED)
+            low_bits = _bits(low, KIND, SIGNED) ^ LOWEST
+        most = tl.maximum(most, high)
+        least = tl.minimum(least, low)
+        # what passes the bars
+        whole_row = first_row + tl.arange(0, ROWS)
+        there = (whole_row < rows)[:, None]
+        hit = (bits >= bar[None, :]) & there
+        passed = hit
+        if SIGNED:
+            low_hit = (low_bits >= low_bar[None, :]) & there
+            passed = hit | low_hit
+        if tl.max(tl.max(passed.to(tl.int32), 1), 0) > 0:
+            if not PREFIX:
+                first = tl.load(table + 2 * rows + tl.minimum(whole_row, rows - 1))[:, None]
+                _append(counts, pending, cell, hit, bits, first + high_at, WIDTH)
+                if SIGNED:
+                    _append(
+                        counts + CELLS,
+                        pending + CELLS * WIDTH,
+                        cell,
+                        low_hit,
+                        low_bits,
+                        first + low_at,
+                        WIDTH,
+                    )
+            else:  # every prefix that passes, not the row's best alone
+                column_0 = tl.load(table + 2 * rows + row)
+                for step in range(steps):
+                    at = begin + step * LANES
+                    inside = ((at < end) & live)[:, None] & known[None, :]
+                    again = tl.load(where + (at * CELLS)[:, None], mask=inside, other=0)
+                    each, _ = _value(again, KIND)
+                    each_bits = each.to(tl.int32, bitcast=True)
+                    token = (column_0 + at)[:, None]
+                    passes = (each_bits >= bar[None, :]) & inside
+                    _append(counts, pending, cell, passes, each_bits, token, WIDTH)
+                    if SIGNED:
+                        minus = each_bits ^ LOWEST
+                        low_passes = (minus >= low_bar[None, :]) & inside
+                        _append(counts + CELLS, pending + CELLS * WIDTH, cell, low_passes, minus, token, WIDTH)
+    if KIND == FLOAT32:
+        largest = tl.max(most, 0)
+        smallest = tl.min(least, 0)
+    else:
+        largest = _bits(tl.max(most, 0), KIND, SIGNED).to(tl.float32, bitcast=True)
+        smallest = _bits(tl.min(least, 0), KIND, SIGNED).to(tl.float32, bitcast=True)
+    out = partial + group * 5 * CELLS + cell
+    tl.store(out, tl.sum(total, 0), mask=known)
+    tl.store(out + CELLS, tl.sum(squares, 0), mask=known)
+    tl.store(out + 2 * CELLS, tl.sum(active, 0).to(tl.float32), mask=known)
+    tl.store(out + 3 * CELLS, largest, mask=known)
+    tl.store(out + 4 * CELLS, smallest, mask=known)
+
+
+@triton.jit
+def _unit(keys, units, count, STEPS: tl.constexpr):
+    """The unit each key's token stands in: the last offset not behind it."""
+    token = keys & 0xFFFFFFFF
+    low = tl.zeros_like(keys)
+    high = tl.zeros_like(keys) + count
+    for _ in range(STEPS):
+        middle = (low + high) // 2
+        right = (low < high) & (tl.load(units + middle, mask=low < high, other=0) <= token)
+        high = tl.where((low < high) & ~right, middle, high)
+        low = tl.where(right, middle + 1, low)
+    return low
+
+
+@triton.jit
+def _combine(best, new, units, unit_count, GROUPED: tl.constexpr, STEPS: tl.constexpr):
+    """The best of two lists as long as one; `best` is sorted, and so is the result. Grouped: one key a unit."""
+    if GROUPED:
+        slot = tl.arange(0, best.shape[0])
+        groups = _unit(best, units, unit_count, STEPS)
+        new_groups = _unit(new, units, unit_count, STEPS)
+        worse = slot < 0
+        new_worse = slot < 0
+        for i in range(best.shape[0]):
+            key = tl.max(tl.where(slot == i, best, 0))
+            group = tl.max(tl.where(slot == i, groups, 0))
+            new_worse = new_worse | ((new_groups == group) & (key < new))
+            key = tl.max(tl.where(slot == i, new, 0))
+            group = tl.max(tl.where(slot == i, new_groups, 0))
+            new_worse = new_worse | ((new_groups == group) & (key < new))
+            worse = worse | ((groups == group) & (key < best))
+        best = tl.sort(tl.where(worse, EMPTY, best))
+        new = tl.where(new_worse, EMPTY, new)
+    # of a rising and a falling list, the smaller at every place are the smallest of both
+    return tl.sort(tl.minimum(best, tl.sort(new, descending=True)))
+
+
+@triton.jit
+def _add_exactly(sums, addend, mask):
+    """`kernels.add_exactly`: floats to whole and fraction, added as integers."""
+    whole = tl.floor(addend)
+    fraction = ((addend - whole) * FRACTION_ONE).to(tl.int64) + tl.load(sums + 1, mask=mask, other=0)
+    whole = whole.to(tl.int64) + tl.load(sums, mask=mask, other=0) + (fraction >> FRACTION_BITS)
+    tl.store(sums, whole, mask=mask)
+    tl.store(sums + 1, fraction & FRACTION_MASK, mask=mask)
+
+
+@triton.jit
+def _last(best, TOP: tl.constexpr):
+    return tl.max(tl.where(tl.arange(0, best.shape[0]) == TOP - 1, best, 0))
+
+
+@triton.jit
+def _prefixes(x, table, begin, cell, flip, rows, columns, CELLS: tl.constexpr, KIND: tl.constexpr, WIDTH: tl.constexpr):
+    """A cell's next WIDTH candidates from place `begin` of the batch on, each prefix one."""
+    place = begin + tl.arange(0, WIDTH)
+    row = place // columns
+    column = place % columns
+    inside = row < rows
+    inside = inside & (column >= tl.load(table + row, mask=inside, other=0))
+    inside = inside & (column < tl.load(table + rows + row, mask=inside, other=0))
+    raw = tl.load(x + place.to(tl.int64) * CELLS + cell, mask=inside, other=0)
+    value, _ = _value(raw, KIND)
+    bits = value.to(tl.int32, bitcast=True) ^ flip
+    token = tl.load(table + 2 * rows + row, mask=inside, other=0) + column
+    return tl.where(inside & (bits > 0), _key(bits, token), EMPTY)
+
+
+@triton.jit
+def _rows(
+    x,
+    table,
+    begin,
+    cell,
+    flip,
+    rows,
+    columns,
+    CELLS: tl.constexpr,
+    KIND: tl.constexpr,
+    WIDTH: tl.constexpr,
+    SPAN: tl.constexpr,
+):
+    """A cell's next WIDTH candidates from row `begin` on, the best of each row."""
+    row = begin + tl.arange(0, WIDTH)
+    inside = row < rows
+    left = tl.load(table + row, mask=inside, other=0)
+    right = tl.load(table + rows + row, mask=inside, other=0)
+    first = tl.load(table + 2 * rows + row, mask=inside, other=0)
+    where = x + row.to(tl.int64) * columns * CELLS + cell
+    new = tl.full([WIDTH], EMPTY, tl.int64)
+    for step in range(0, tl.max(right - left, 0).to(tl.int32), SPAN):
+        column = left[:, None] + step + tl.arange(0, SPAN)[None, :]
+        within = column < right[:, None]
+        raw = tl.load(where[:, None] + column * CELLS, mask=within, other=0)
+        value, _ = _value(raw, KIND)
+        bits = value.to(tl.int32, bitcast=True) ^ flip
+        each = tl.where(within & (bits > 0), _key(bits, first[:, None] + column), EMPTY)
+        new = tl.minimum(new, tl.min(each, 1))
+    return new
+
+
+@triton.jit
+def _settle_statistics(
+    program, partial, sums, active, extremes, bad, layer, groups, CELLS: tl.constexpr, BLOCK: tl.constexpr
+):
+    cell = program * BLOCK + tl.arange(0, BLOCK)
+    known = cell < CELLS
+    total = tl.zeros([BLOCK], tl.float64)
+    squares = tl.zeros([BLOCK], tl.float64)
+    count = tl.zeros([BLOCK], tl.float32)
+    largest = tl.full([BLOCK], float("-inf"), tl.float32)
+    smallest = tl.full([BLOCK], float("inf"), tl.float32)
+    for begin in range(0, groups, 8):
+        group = begin + tl.arange(0, 8)
+        inside = (group < groups)[:, None] & known[None, :]
+        left = partial + (group * 5 * CELLS)[:, None] + cell[None, :]
+        total += tl.sum(tl.load(left, mask=inside, other=0).to(tl.float64), 0)
+        squares += tl.sum(tl.load(left + CELLS, mask=inside, other=0).to(tl.float64), 0)
+        count += tl.sum(tl.load(left + 2 * CELLS, mask=inside, other=0), 0)
+        largest = tl.maximum(largest, tl.max(tl.load(left + 3 * CELLS, mask=inside, other=float("-inf")), 0))
+        smallest = tl.minimum(smallest, tl.min(tl.load(left + 4 * CELLS, mask=inside, other=float("inf")), 0))
+    mine = layer * CELLS + cell
+    _add_exactly(sums + mine.to(tl.int64) * 4, total, known)
+    _add_exactly(sums + mine.to(tl.int64) * 4 + 2, squares, known)
+    tl.store(active + mine, tl.load(active + mine, mask=known, other=0) + count.to(tl.int64), mask=known)
+    ends = extremes + mine * 2
+    # adding 0 makes a −0 a 0
+    tl.store(ends, tl.maximum(tl.load(ends, mask=known, other=0), largest) + 0.0, mask=known)
+    tl.store(ends + 1, tl.minimum(tl.load(ends + 1, mask=known, other=0), smallest) + 0.0, mask=known)
+    infinite = (tl.abs(total) > 3.4e38) | (total != total)  # only what is not finite sums up to that
+    tl.store(bad + layer + cell * 0, 1, mask=known & infinite)
+
+
+@triton.jit(do_not_specialize=["layer", "rows", "columns", "groups", "unit_count"])
+def settle(
+    x,
+    table,
+    keys,
+    bars,
+    counts,
+    pending,
+    partial,
+    sums,
+    active,
+    extremes,
+    bad,
+    units,
+    layer,
+    rows,
+    columns,
+    groups,
+    unit_count,
+    CELLS: tl.constexpr,
+    LAYERS: tl.constexpr,
+    TOP: tl.constexpr,
+    KIND: tl.constexpr,
+    SIDES: tl.constexpr,
+    PREFIX: tl.constexpr,
+    GROUPED: tl.constexpr,
+    STEPS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    SPAN: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """What `read` left, into the index: programs below SIDES · CELLS each a list, the others BLOCK cells' statistics."""
+    program = tl.program_id(0)
+    if program >= SIDES * CELLS:
+        _settle_statistics(program - SIDES * CELLS, partial, sums, active, extremes, bad, layer, groups, CELLS, BLOCK)
+    else:
+        count = tl.load(counts + program)
+        if count > 0:
+            tl.store(counts + program, 0)
+            side = program // CELLS
+            cell = program % CELLS
+            slot = tl.arange(0, WIDTH)
+            mine = (side * LAYERS + layer) * CELLS + cell
+            own = keys + mine.to(tl.int64) * TOP
+            best = tl.load(own + slot, mask=slot < TOP, other=EMPTY)
+            new = tl.load(pending + program.to(tl.int64) * WIDTH + slot, mask=slot < count, other=EMPTY)
+            end = 1
+            if count > WIDTH:  # more survivors than slots: search all of the cell's coefficients
+                end = rows
+                if PREFIX:
+                    end = rows * columns
+            for begin in range(0, end, WIDTH):
+                if count > WIDTH:
+                    if PREFIX:
+                        new = _prefixes(x, table, begin, cell, side * LOWEST, rows, columns, CELLS, KIND, WIDTH)
+                    else:
+                        new = _rows(x, table, begin, cell, side * LOWEST, rows, columns, CELLS, KIND, WIDTH, SPAN)
+                if tl.min(new) < _last(best, TOP):
+                    best = _combine(best, new, units, unit_count, GROUPED, STEPS)
+            tl.store(own + slot, best, mask=slot < TOP)
+            # the bar is the last one's bits; an empty slot's are 0, and a candidate's at least 1
+            tl.store(bars + mine, tl.maximum(0x7FFFFFFF - (_last(best, TOP) >> 32).to(tl.int32), 1))
+
+
+# The same in plain form
+
+
+def read_plain(
+    x: Tensor, table: npt.NDArray[np.int64], bars: npt.NDArray[np.int32], *, prefix: bool
+) -> tuple[list[list[Keys]], npt.NDArray[np.float64]]:
+    """What `read` finds: survivors [sides][cells] (sorted keys), and per cell the five statistics [5, cells]."""
+    values = x.float().numpy()
+    begin, end, first = table
+    column = np.arange(x.shape[1])
+    new = (column >= begin[:, None]) & (column < end[:, None])
+    tokens = first[:, None] + column
+    every = values[new].astype(np.float64)
+    statistics = np.stack([every.sum(0), (every**2).sum(0), (every > 0).sum(0), every.max(0), every.min(0)])
+    found: list[list[Keys]] = []
+    for side, bar in enumerate(bars.view(np.float32)):
+        signed = -values if side else values
+        found.append([])
+        for cell in range(x.shape[2]):
+            keys = np.where(new & (signed[:, :, cell] >= bar[cell]), pack(np.abs(signed[:, :, cell]), tokens), UNFILLED)
+            keys = keys.ravel() if prefix else keys.min(1)
+            found[-1].append(np.sort(keys[keys != UNFILLED]))
+    return found, statistics
+
+
+def settle_plain(lists: Keys, survivors: list[Keys], unit_offsets: npt.NDArray[np.int64] | None = None) -> Keys:
+    """What `settle` makes of lists [cells, top] and each cell's survivors."""
+    top = lists.shape[1]
+    settled = lists.copy()
+    for cell, new in enumerate(survivors):
+        row = np.concatenate([lists[cell], new])
+        if unit_offsets is not None:
+            groups: npt.NDArray[Any] = np.searchsorted(unit_offsets, row & 0xFFFFFFFF, side="right")
+            row = one_per_group(row[None], groups[None])[0]
+        settled[cell] = merge([row, np.full(top, UNFILLED)], top)
+    return settled
