@@ -109,6 +109,7 @@ SCRIPT = """
 import sys
 sys.path.insert(0, {tests!r})
 import time
+import torch
 import keyhole
 from families import tiny
 from keyhole import engine, models
@@ -119,6 +120,7 @@ def forward(self, ids):
     time.sleep(0.08)
     slow(self, ids)
 models.Model.forward = forward
+torch.set_num_threads(1)  # as the tests: the number of threads decides rounding
 model = tiny("llama")
 print("ready", flush=True)
 keyhole.scan(model, [{text!r}], out={out!r}, resume=True, top=4, unit="line", batch_tokens=60)
