@@ -427,6 +427,7 @@ def test_two_scans_on_the_card_give_the_same_bytes(text: Path, tmp_path: Path) -
 
 
 @on_the_card
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype feature")
 def test_the_loop_does_not_wait_for_the_card(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = on_card("gpt2", torch.bfloat16)
     options = {"top": 5, "unit": "line", "batch_tokens": 60}
