@@ -25,7 +25,7 @@ from keyhole import shard
 from keyhole.gpu import LONG_ROWS, SHORT_ROWS, GpuIndex, Rows, Tiling
 from keyhole.kernels import FRACTION, Index, candidates, make_index
 from keyhole.models import Model
-from keyhole.topk import UNFILLED, brute_force, unpack
+from keyhole.topk import UNFILLED, brute_force, pack, unpack
 from keyhole.triton_kernels import PARTIALS, read_plain, settle_plain
 
 CUDA = torch.cuda.is_available()
@@ -119,7 +119,8 @@ def compare_read(
     part.pending.fill_(-7)
     table = case.table(index)
     groups = index._read(part, place, case.x.to(DEVICE), table.on(DEVICE))
-    survivors, statistics = read_plain(case.x, table.table.numpy(), bars, prefix=per == "prefix")
+    last = np.full((sides, cells), UNFILLED)
+    survivors, statistics = read_plain(case.x, table.table.numpy(), bars, last, prefix=per == "prefix")
 
     partial = part.partial[: groups * PARTIALS * cells].view(groups, PARTIALS, cells).double().cpu().numpy()
     np.testing.assert_allclose(partial[:, :2].sum(0), statistics[:2], rtol=1e-4, atol=1e-4)
@@ -144,6 +145,23 @@ def test_settle_equals_its_reference(dtype: torch.dtype, per: str, grouped: bool
     seed = 100 + DTYPES.index(dtype) * 4 + (per == "prefix") * 2 + grouped
     case = Case(seed, dtype, signed=True, rows=9)
     compare_settle(case, seed, per=per, grouped=grouped)
+
+
+def test_ties_with_the_bar_survive_only_where_they_stand_earlier() -> None:
+    """Where an activation saturates, every row reaches the bar: those behind the list's last are turned away at once."""
+    case = Case(7, torch.bfloat16, signed=True, rows=9)
+    case.x.fill_(-0.25)
+    index = an_index(case, 3, signed=True, per="sentence", tiling=SMALL if not CUDA else None, width=16)
+    part, place = index._place[1]
+    table = case.table(index)
+    starts = np.sort((table.table[2] + table.table[0]).numpy())
+    keys = pack(np.full(3, 0.25, np.float32), starts[:3])  # the three earliest are in already
+    keys[2] = pack(np.float32([0.25]), starts[4:5] - 1)[0]  # and one between the fourth and the fifth
+    part.keys[1, place] = torch.from_numpy(keys).to(DEVICE)
+    part.bars[1, place] = int(np.float32(0.25).view(np.int32))
+    index._read(part, place, case.x.to(DEVICE), table.on(DEVICE))
+    assert (part.counts[1] == 4).all()
+    assert (part.counts[0] == 0).all()
 
 
 def compare_settle(case: Case, seed: int, *, per: str, grouped: bool, top: int = 3, width: int = 4) -> None:
@@ -177,7 +195,7 @@ def compare_settle(case: Case, seed: int, *, per: str, grouped: bool, top: int =
     x = case.x.to(DEVICE)
     groups = index._read(part, place, x, table.on(DEVICE))
     index._settle(part, place, x, table.on(DEVICE), groups)
-    survivors, statistics = read_plain(case.x, table.table.numpy(), bars, prefix=per == "prefix")
+    survivors, statistics = read_plain(case.x, table.table.numpy(), bars, before[..., -1], prefix=per == "prefix")
     most = max(len(found) for side in survivors for found in side)
     assert most > part.width
     units = part.units.cpu().numpy() if grouped else None

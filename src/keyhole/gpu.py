@@ -226,6 +226,7 @@ class GpuIndex:
         triton_kernels.read[(blocks * groups,)](
             _raw(x),
             table,
+            part.keys,
             part.bars,
             part.counts,
             part.pending,
@@ -237,6 +238,7 @@ class GpuIndex:
             groups,
             CELLS=cells,
             LAYERS=part.layers,
+            TOP=self.top,
             KIND=triton_kernels.KINDS[x.dtype],
             SIGNED=self.signed,
             PREFIX=self.per == "prefix",

@@ -25,6 +25,7 @@ from .errors import ModelError, ProofFailed, UnknownFamily, UsageError
 Sink = Callable[[int, Tensor], None]
 """Receives (layer, coefficients [batch, tokens, cells]) while a batch runs."""
 
+SHORT_WINDOW = 96
 DEFAULT_CONTEXT = 2048
 """Units are run alone; a longer window than this has to be asked for."""
 
@@ -239,7 +240,7 @@ class Model:
     @torch.inference_mode()
     def forward(self, ids: Tensor) -> None:
         """Run the blocks on right-padded windows [rows, columns]. The vocabulary head is not run."""
-        with _without_looking():
+        with _without_looking(), _attention_for(ids.shape[1], self.device):
             self.lm.base_model(input_ids=ids.to(self.device, non_blocking=True), use_cache=False)
 
     def run(self, ids: Tensor, sink: Sink) -> None:
@@ -281,6 +282,20 @@ class Model:
 
     def __repr__(self) -> str:
         return f"<keyhole.Model {self.source}: {self.config.model_type}, {self.layers} layers × {self.cells} cells>"
+
+
+@contextlib.contextmanager
+def _attention_for(columns: int, device: torch.device) -> Iterator[None]:
+    """On a GPU, short windows go through the attention kernel with the smallest tiles: at 13 to 63 tokens it takes
+    two thirds of the time of the one torch would choose (H200)."""
+    if device.type != "cuda" or columns > SHORT_WINDOW:
+        yield
+        return
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    order = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
+    with sdpa_kernel(order, set_priority=True):
+        yield
 
 
 @contextlib.contextmanager

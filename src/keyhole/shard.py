@@ -69,7 +69,7 @@ class ScanConfig:
         context = self.context or min(most or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
         if most is not None and context > most:
             raise UsageError(f"--context {context} is more than the {most} tokens {model.source} was built for.")
-        batch_tokens = self.batch_tokens or (2048 if model.device.type == "cpu" else 32768)
+        batch_tokens = self.batch_tokens or (2048 if model.device.type == "cpu" else 65536)
         chosen = {"context": context, "batch_tokens": batch_tokens, "bos": self.bos and model.bos_id is not None}
         kind = {"device": model.device.type, "dtype": str(model.dtype).removeprefix("torch.")}
         return ScanConfig(**{**asdict(self), **chosen, **kind})

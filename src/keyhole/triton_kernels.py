@@ -77,17 +77,24 @@ def _key(bits, token):
 
 
 @triton.jit
-def _append(counts, pending, cell, hit, bits, token, WIDTH: tl.constexpr):
-    """Survivors into their cells' slots, in any order; the count goes on where the slots end."""
+def _append(counts, pending, last, known, cell, hit, bits, token, WIDTH: tl.constexpr):
+    """Survivors into their cells' slots, in any order; the count goes on where the slots end.
+
+    A coefficient equal to the bar passes only if it stands before the list's `last`: where an activation saturates (GELU's
+    low end in 16 bits), nearly every row ties with the bar.
+    """
+    key = _key(bits, token)
+    hit = hit & (key < tl.load(last, mask=known, other=0)[None, :])
     where = cell[None, :] + tl.zeros_like(bits)
     slot = tl.atomic_add(counts + where, 1, mask=hit, sem="relaxed")
-    tl.store(pending + where.to(tl.int64) * WIDTH + slot, _key(bits, token), mask=hit & (slot < WIDTH))
+    tl.store(pending + where.to(tl.int64) * WIDTH + slot, key, mask=hit & (slot < WIDTH))
 
 
 @triton.jit(do_not_specialize=["layer", "rows", "columns", "tiles", "groups"])
 def read(
     x,
     table,
+    keys,
     bars,
     counts,
     pending,
@@ -99,6 +106,7 @@ def read(
     groups,
     CELLS: tl.constexpr,
     LAYERS: tl.constexpr,
+    TOP: tl.constexpr,
     KIND: tl.constexpr,
     SIGNED: tl.constexpr,
     PREFIX: tl.constexpr,
@@ -122,8 +130,10 @@ def read(
     known = cell < CELLS
     lane = tl.arange(0, HEIGHT)
     bar = tl.load(bars + layer * CELLS + cell, mask=known, other=HIGHEST)
+    last = keys + (layer * CELLS + cell).to(tl.int64) * TOP + TOP - 1
     if SIGNED:
         low_bar = tl.load(bars + (LAYERS + layer) * CELLS + cell, mask=known, other=HIGHEST)
+        low_last = keys + ((LAYERS + layer) * CELLS + cell).to(tl.int64) * TOP + TOP - 1
     total = tl.zeros([HEIGHT, BLOCK], tl.float32)
     squares = tl.zeros([HEIGHT, BLOCK], tl.float32)
     active = tl.zeros([HEIGHT, BLOCK], tl.int32)
@@ -212,17 +222,10 @@ def read(
         if tl.max(tl.max(passed.to(tl.int32), 1), 0) > 0:
             if not PREFIX:
                 first = tl.load(table + 2 * rows + tl.minimum(whole_row, rows - 1))[:, None]
-                _append(counts, pending, cell, hit, bits, first + high_at, WIDTH)
+                _append(counts, pending, last, known, cell, hit, bits, first + high_at, WIDTH)
                 if SIGNED:
-                    _append(
-                        counts + CELLS,
-                        pending + CELLS * WIDTH,
-                        cell,
-                        low_hit,
-                        low_bits,
-                        first + low_at,
-                        WIDTH,
-                    )
+                    low_counts, low_pending = counts + CELLS, pending + CELLS * WIDTH
+                    _append(low_counts, low_pending, low_last, known, cell, low_hit, low_bits, first + low_at, WIDTH)
             else:  # every prefix that passes, not the row's best alone
                 column_0 = tl.load(table + 2 * rows + row)
                 for step in range(steps):
@@ -233,11 +236,12 @@ def read(
                     each_bits = each.to(tl.int32, bitcast=True)
                     token = (column_0 + at)[:, None]
                     passes = (each_bits >= bar[None, :]) & inside
-                    _append(counts, pending, cell, passes, each_bits, token, WIDTH)
+                    _append(counts, pending, last, known, cell, passes, each_bits, token, WIDTH)
                     if SIGNED:
                         minus = each_bits ^ LOWEST
                         low_passes = (minus >= low_bar[None, :]) & inside
-                        _append(counts + CELLS, pending + CELLS * WIDTH, cell, low_passes, minus, token, WIDTH)
+                        low_counts, low_pending = counts + CELLS, pending + CELLS * WIDTH
+                        _append(low_counts, low_pending, low_last, known, cell, low_passes, minus, token, WIDTH)
     if KIND == FLOAT32:
         largest = tl.max(most, 0)
         smallest = tl.min(least, 0)
@@ -453,9 +457,12 @@ def settle(
 
 
 def read_plain(
-    x: Tensor, table: npt.NDArray[np.int64], bars: npt.NDArray[np.int32], *, prefix: bool
+    x: Tensor, table: npt.NDArray[np.int64], bars: npt.NDArray[np.int32], last: Keys, *, prefix: bool
 ) -> tuple[list[list[Keys]], npt.NDArray[np.float64]]:
-    """What `read` finds: survivors [sides][cells] (sorted keys), and per cell the five statistics [5, cells]."""
+    """What `read` finds: survivors [sides][cells] (sorted keys), and per cell the five statistics [5, cells].
+
+    A survivor reaches its cell's bar and sorts before its list's `last` key, both [sides, cells].
+    """
     values = x.float().numpy()
     begin, end, first = table
     column = np.arange(x.shape[1])
@@ -470,7 +477,7 @@ def read_plain(
         for cell in range(x.shape[2]):
             keys = np.where(new & (signed[:, :, cell] >= bar[cell]), pack(np.abs(signed[:, :, cell]), tokens), UNFILLED)
             keys = keys.ravel() if prefix else keys.min(1)
-            found[-1].append(np.sort(keys[keys != UNFILLED]))
+            found[-1].append(np.sort(keys[keys < last[side, cell]]))
     return found, statistics
 
 
