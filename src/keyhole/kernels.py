@@ -70,7 +70,9 @@ def make_index(
         from .gpu import GpuIndex
 
         if GpuIndex.fits(columns=context, top=top):
-            return GpuIndex(devices, cells, top, signed=signed, per=per, unit_offsets=unit_offsets)
+            # beside the model's own kernels: the read moves bytes while the matrix products compute
+            options: dict[str, Any] = {"signed": signed, "per": per, "unit_offsets": unit_offsets, "side_stream": True}
+            return GpuIndex(devices, cells, top, **options)
     offsets = unit_offsets
     unit_of = None if offsets is None else lambda tokens: np.searchsorted(offsets, tokens, side="right") - 1
     return Index(len(devices), cells, top, signed=signed, per=per, unit_of=unit_of)

@@ -2,9 +2,8 @@
 
 `read` reads a layer's coefficients [rows, columns, cells] once. A program owns a block of cells and walks down the token
 axis: sums, squares, counts, the largest and the smallest stay elementwise in registers and are reduced once, at its end.
-A row's best is one integer, `value << 16 | 0xFFFF − column`, whose maximum is the largest coefficient at its earliest
-column (16-bit coefficients; wider ones keep the column beside). It is compared with the cell's bar at the row's end, and
-only where some cell of the tile passes are survivors appended to their cells' slots.
+A row's best is compared with the cell's bar at the row's end, and only where some cell of the tile passes is the row looked
+through again for its column, and the survivor appended to its cell's slots.
 
 `settle` puts the survivors into the lists, raises the bars, and adds the programs' sums up, in fixed order, into exact
 integers. A cell that had more survivors than slots is searched again, there and then, in coefficients that still stand in
@@ -29,7 +28,6 @@ from .topk import UNFILLED, Keys, merge, one_per_group, pack
 BFLOAT16, FLOAT16, FLOAT32 = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 EMPTY = tl.constexpr(UNFILLED)
 LOWEST, HIGHEST = tl.constexpr(-(2**31)), tl.constexpr(2**31 - 1)
-HIGH_HALF = tl.constexpr(-65536)
 FRACTION_ONE, FRACTION_BITS, FRACTION_MASK = tl.constexpr(2.0**52), tl.constexpr(52), tl.constexpr((1 << 52) - 1)
 PARTIALS = 5
 """What a program leaves for each cell: sum, sum of squares, active count, largest, smallest."""
@@ -39,35 +37,14 @@ KINDS = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}
 
 @triton.jit
 def _value(raw, KIND: tl.constexpr):
-    """Stored coefficients (16-bit ones as integers) as float32, and as the integer that holds their order."""
+    """Stored coefficients (16-bit ones as integers) as float32."""
     if KIND == BFLOAT16:
-        order = raw.to(tl.int32) << 16
-        value = order.to(tl.float32, bitcast=True)
+        value = (raw.to(tl.int32) << 16).to(tl.float32, bitcast=True)
     elif KIND == FLOAT16:
-        order = raw.to(tl.int32) << 16
         value = raw.to(tl.float16, bitcast=True).to(tl.float32)
     else:
         value = raw
-        order = raw.to(tl.int32, bitcast=True)
-    return value, order
-
-
-@triton.jit
-def _sortable(order, SIGNED: tl.constexpr):
-    """Sign and magnitude to two's complement, and back: it is its own inverse. The low half stays."""
-    if SIGNED:
-        order = order ^ ((order >> 31) & 0x7FFF0000)
-    return order
-
-
-@triton.jit
-def _bits(packed, KIND: tl.constexpr, SIGNED: tl.constexpr):
-    """The float32 bits of the coefficient in a packed integer."""
-    order = _sortable(packed & HIGH_HALF, SIGNED)
-    if KIND == FLOAT16:
-        half = (order >> 16).to(tl.int16).to(tl.float16, bitcast=True)
-        order = half.to(tl.float32).to(tl.int32, bitcast=True)
-    return order
+    return value
 
 
 @triton.jit
@@ -131,18 +108,16 @@ def read(
     lane = tl.arange(0, HEIGHT)
     bar = tl.load(bars + layer * CELLS + cell, mask=known, other=HIGHEST)
     last = keys + (layer * CELLS + cell).to(tl.int64) * TOP + TOP - 1
+    latest = tl.load(last, mask=known, other=0) & 0xFFFFFFFF
     if SIGNED:
         low_bar = tl.load(bars + (LAYERS + layer) * CELLS + cell, mask=known, other=HIGHEST)
         low_last = keys + ((LAYERS + layer) * CELLS + cell).to(tl.int64) * TOP + TOP - 1
+        low_latest = tl.load(low_last, mask=known, other=0) & 0xFFFFFFFF
     total = tl.zeros([HEIGHT, BLOCK], tl.float32)
     squares = tl.zeros([HEIGHT, BLOCK], tl.float32)
     active = tl.zeros([HEIGHT, BLOCK], tl.int32)
-    if KIND == FLOAT32:
-        most = tl.full([ROWS, BLOCK], float("-inf"), tl.float32)
-        least = tl.full([ROWS, BLOCK], float("inf"), tl.float32)
-    else:
-        most = tl.full([ROWS, BLOCK], LOWEST, tl.int32)
-        least = tl.full([ROWS, BLOCK], HIGHEST, tl.int32)
+    most = tl.full([ROWS, BLOCK], float("-inf"), tl.float32)
+    least = tl.full([ROWS, BLOCK], float("inf"), tl.float32)
     for tile in range(group, tiles, groups):
         first_row = (tiles - 1 - tile) * ROWS
         row = first_row + lane // LANES
@@ -153,14 +128,8 @@ def read(
         where = x + (row.to(tl.int64) * columns * CELLS)[:, None] + cell[None, :]
         steps = tl.max((end - begin + LANES - 1) // LANES, 0)
         begin += lane % LANES
-        if KIND == FLOAT32:
-            high = tl.full([HEIGHT, BLOCK], float("-inf"), tl.float32)
-            low = tl.full([HEIGHT, BLOCK], float("inf"), tl.float32)
-            high_at = tl.zeros([HEIGHT, BLOCK], tl.int32)
-            low_at = tl.zeros([HEIGHT, BLOCK], tl.int32)
-        else:
-            high = tl.full([HEIGHT, BLOCK], LOWEST, tl.int32)
-            low = tl.full([HEIGHT, BLOCK], HIGHEST, tl.int32)
+        high = tl.full([HEIGHT, BLOCK], float("-inf"), tl.float32)
+        low = tl.full([HEIGHT, BLOCK], float("inf"), tl.float32)
         for step in range(0, steps, UNROLL):
             for ahead in tl.static_range(UNROLL):
                 place = begin + (step + ahead) * LANES
@@ -170,58 +139,51 @@ def read(
                     raw = tl.load(where + (place * CELLS)[:, None])
                 else:
                     raw = tl.load(where + (place * CELLS)[:, None], mask=known[None, :], other=0)
-                value, order = _value(raw, KIND)
+                value = _value(raw, KIND)
                 weighted = value * weight
                 total += weighted
                 squares += weighted * value
                 active += (weighted > 0).to(tl.int32)
-                if KIND == FLOAT32:
-                    better = value > high
-                    high = tl.where(better, value, high)
-                    high_at = tl.where(better, place[:, None], high_at)
-                    better = value < low
-                    low = tl.where(better, value, low)
-                    low_at = tl.where(better, place[:, None], low_at)
-                else:
-                    order = _sortable(order, SIGNED)
-                    high = tl.maximum(high, order | (0xFFFF - place)[:, None])
-                    low = tl.minimum(low, order | place[:, None]) if SIGNED else tl.minimum(low, order)
+                high = tl.maximum(high, value)
+                low = tl.minimum(low, value)
         # a row's lanes to one
-        if KIND == FLOAT32:
-            if LANES > 1:
-                lanes = tl.reshape(high, [ROWS, LANES, BLOCK])
-                high = tl.max(lanes, 1)
-                high_at = tl.min(
-                    tl.where(lanes == high[:, None, :], tl.reshape(high_at, [ROWS, LANES, BLOCK]), HIGHEST), 1
-                )
-                lanes = tl.reshape(low, [ROWS, LANES, BLOCK])
-                low = tl.min(lanes, 1)
-                low_at = tl.min(
-                    tl.where(lanes == low[:, None, :], tl.reshape(low_at, [ROWS, LANES, BLOCK]), HIGHEST), 1
-                )
-            bits = high.to(tl.int32, bitcast=True)
-            low_bits = (-low).to(tl.int32, bitcast=True)
-        else:
-            if LANES > 1:
-                high = tl.max(tl.reshape(high, [ROWS, LANES, BLOCK]), 1)
-                low = tl.min(tl.reshape(low, [ROWS, LANES, BLOCK]), 1)
-            high_at = 0xFFFF - (high & 0xFFFF)
-            low_at = low & 0xFFFF
-            bits = _bits(high, KIND, SIGNED)
-            low_bits = _bits(low, KIND, SIGNED) ^ LOWEST
-        most = tl.maximum(most, high)
-        least = tl.minimum(least, low)
-        # what passes the bars
+        row_high = high
+        row_low = low
+        if LANES > 1:
+            row_high = tl.max(tl.reshape(high, [ROWS, LANES, BLOCK]), 1)
+            row_low = tl.min(tl.reshape(low, [ROWS, LANES, BLOCK]), 1)
+        bits = row_high.to(tl.int32, bitcast=True)
+        low_bits = (-row_low).to(tl.int32, bitcast=True)
+        most = tl.maximum(most, row_high)
+        least = tl.minimum(least, row_low)
+        # what passes the bars; a tie only if some token of the row may stand before the list's last
         whole_row = first_row + tl.arange(0, ROWS)
         there = (whole_row < rows)[:, None]
-        hit = (bits >= bar[None, :]) & there
+        first = tl.load(table + 2 * rows + tl.minimum(whole_row, rows - 1))[:, None]
+        hit = ((bits > bar[None, :]) | ((bits == bar[None, :]) & (first <= latest[None, :]))) & there
         passed = hit
         if SIGNED:
-            low_hit = (low_bits >= low_bar[None, :]) & there
+            low_hit = (low_bits > low_bar[None, :]) | ((low_bits == low_bar[None, :]) & (first <= low_latest[None, :]))
+            low_hit = low_hit & there
             passed = hit | low_hit
         if tl.max(tl.max(passed.to(tl.int32), 1), 0) > 0:
-            if not PREFIX:
-                first = tl.load(table + 2 * rows + tl.minimum(whole_row, rows - 1))[:, None]
+            if not PREFIX:  # where in its row each one stands: look again
+                high_at = tl.full([HEIGHT, BLOCK], HIGHEST, tl.int32)
+                low_at = tl.full([HEIGHT, BLOCK], HIGHEST, tl.int32)
+                if LANES > 1:
+                    high = tl.reshape(tl.broadcast_to(row_high[:, None, :], [ROWS, LANES, BLOCK]), [HEIGHT, BLOCK])
+                    low = tl.reshape(tl.broadcast_to(row_low[:, None, :], [ROWS, LANES, BLOCK]), [HEIGHT, BLOCK])
+                for step in range(steps):
+                    at = begin + step * LANES
+                    inside = ((at < end) & live)[:, None] & known[None, :]
+                    again = tl.load(where + (at * CELLS)[:, None], mask=inside, other=0)
+                    each = _value(again, KIND)
+                    high_at = tl.minimum(high_at, tl.where(inside & (each == high), at[:, None], HIGHEST))
+                    if SIGNED:
+                        low_at = tl.minimum(low_at, tl.where(inside & (each == low), at[:, None], HIGHEST))
+                if LANES > 1:
+                    high_at = tl.min(tl.reshape(high_at, [ROWS, LANES, BLOCK]), 1)
+                    low_at = tl.min(tl.reshape(low_at, [ROWS, LANES, BLOCK]), 1)
                 _append(counts, pending, last, known, cell, hit, bits, first + high_at, WIDTH)
                 if SIGNED:
                     low_counts, low_pending = counts + CELLS, pending + CELLS * WIDTH
@@ -232,7 +194,7 @@ def read(
                     at = begin + step * LANES
                     inside = ((at < end) & live)[:, None] & known[None, :]
                     again = tl.load(where + (at * CELLS)[:, None], mask=inside, other=0)
-                    each, _ = _value(again, KIND)
+                    each = _value(again, KIND)
                     each_bits = each.to(tl.int32, bitcast=True)
                     token = (column_0 + at)[:, None]
                     passes = (each_bits >= bar[None, :]) & inside
@@ -242,12 +204,8 @@ def read(
                         low_passes = (minus >= low_bar[None, :]) & inside
                         low_counts, low_pending = counts + CELLS, pending + CELLS * WIDTH
                         _append(low_counts, low_pending, low_last, known, cell, low_passes, minus, token, WIDTH)
-    if KIND == FLOAT32:
-        largest = tl.max(most, 0)
-        smallest = tl.min(least, 0)
-    else:
-        largest = _bits(tl.max(most, 0), KIND, SIGNED).to(tl.float32, bitcast=True)
-        smallest = _bits(tl.min(least, 0), KIND, SIGNED).to(tl.float32, bitcast=True)
+    largest = tl.max(most, 0)
+    smallest = tl.min(least, 0)
     out = partial + group * 5 * CELLS + cell
     tl.store(out, tl.sum(total, 0), mask=known)
     tl.store(out + CELLS, tl.sum(squares, 0), mask=known)
@@ -318,7 +276,7 @@ def _prefixes(x, table, begin, cell, flip, rows, columns, CELLS: tl.constexpr, K
     inside = inside & (column >= tl.load(table + row, mask=inside, other=0))
     inside = inside & (column < tl.load(table + rows + row, mask=inside, other=0))
     raw = tl.load(x + place.to(tl.int64) * CELLS + cell, mask=inside, other=0)
-    value, _ = _value(raw, KIND)
+    value = _value(raw, KIND)
     bits = value.to(tl.int32, bitcast=True) ^ flip
     token = tl.load(table + 2 * rows + row, mask=inside, other=0) + column
     return tl.where(inside & (bits > 0), _key(bits, token), EMPTY)
@@ -350,7 +308,7 @@ def _rows(
         column = left[:, None] + step + tl.arange(0, SPAN)[None, :]
         within = column < right[:, None]
         raw = tl.load(where[:, None] + column * CELLS, mask=within, other=0)
-        value, _ = _value(raw, KIND)
+        value = _value(raw, KIND)
         bits = value.to(tl.int32, bitcast=True) ^ flip
         each = tl.where(within & (bits > 0), _key(bits, first[:, None] + column), EMPTY)
         new = tl.minimum(new, tl.min(each, 1))
