@@ -178,24 +178,22 @@ def _plan(
                 )
         return summary
     stamps = _stamps(names)
-    shutil.rmtree(partial.plan.spill, ignore_errors=True)
     assert config.context is not None
     assert config.batch_tokens is not None
-    summary = build(
+    return build(
         partial.plan,
         corpus.units(names, config.unit, text_field=config.text_field),
-        model.tokenize,
+        model.token_ids,
         vocabulary=model.encoder.get_vocab_size(with_added_tokens=True),
         context=config.context,
         starts=int(config.bos),
         batch_tokens=config.batch_tokens,
         max_tokens=config.max_tokens,
         hold_out=config.hold_out,
+        run_ahead="-" not in names,
         progress=progress.planned,
         before_done=lambda: store.write_json(partial.identity, {**identity, "stamps": stamps}),
     )
-    shutil.rmtree(partial.plan.spill, ignore_errors=True)
-    return summary
 
 
 def _stamps(names: list[str]) -> list[list[Any]]:

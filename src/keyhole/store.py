@@ -55,7 +55,6 @@ class PlanFiles:
     def __init__(self, partial: Path) -> None:
         plan = partial / "plan"
         self.summary = plan / "summary.json"
-        self.spill = plan / "spill"
         for name in CORPUS:
             setattr(self, name, partial / f"{name}.npy")
         for name in ("window_offsets", "window_old", "batch_windows", "batch_bounds"):
