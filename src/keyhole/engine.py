@@ -183,7 +183,7 @@ def _plan(
     return build(
         partial.plan,
         corpus.units(names, config.unit, text_field=config.text_field),
-        model.token_ids,
+        model.tokenize,
         vocabulary=model.encoder.get_vocab_size(with_added_tokens=True),
         context=config.context,
         starts=int(config.bos),

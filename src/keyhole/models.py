@@ -231,12 +231,8 @@ class Model:
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of texts, without special tokens."""
-        return list(self.token_ids(texts))
-
-    def token_ids(self, texts: Sequence[str]) -> Iterator[list[int]]:
-        """`tokenize`, for many texts: each one's list of numbers is made when it is asked for."""
-        for encoding in self.encoder.encode_batch_fast(list(texts), add_special_tokens=False):
-            yield encoding.ids
+        encoded = self.encoder.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in encoded]
 
     # Coefficients
 

@@ -66,7 +66,7 @@ class Summary:
 def build(
     files: PlanFiles,
     units: Iterable[Unit],
-    tokenize: Callable[[Sequence[str]], Iterable[Sequence[int]]],
+    tokenize: Callable[[Sequence[str]], list[list[int]]],
     *,
     vocabulary: int,
     context: int,
@@ -185,20 +185,14 @@ def _hashed(chunk: list[Unit]) -> bytes:
 
 
 def _tokenized(
-    chunks: Generator[list[Unit], None, None], tokenize: Callable[[Sequence[str]], Iterable[Sequence[int]]]
+    chunks: Generator[list[Unit], None, None], tokenize: Callable[[Sequence[str]], list[list[int]]]
 ) -> Generator[tuple[list[Unit], Int64s, Int64s], None, None]:
     """Chunks with their tokens, end to end, and how many of them each unit has."""
     with contextlib.closing(chunks):
         for chunk in chunks:
-            lengths: list[int] = []
-
-            def each(chunk: list[Unit] = chunk, lengths: list[int] = lengths) -> Iterator[Sequence[int]]:
-                for ids in tokenize([unit.text for unit in chunk]):
-                    lengths.append(len(ids))
-                    yield ids
-
-            flat = np.fromiter(itertools.chain.from_iterable(each()), np.int64)
-            yield chunk, flat, np.array(lengths, np.int64)
+            encoded = tokenize([unit.text for unit in chunk])
+            lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+            yield chunk, np.fromiter(itertools.chain.from_iterable(encoded), np.int64, int(lengths.sum())), lengths
 
 
 def _chunks(units: Iterable[Unit]) -> Generator[list[Unit], None, None]:
