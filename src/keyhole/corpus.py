@@ -15,6 +15,7 @@ import io
 import json
 import lzma
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -27,6 +28,8 @@ TEXT = (".txt", ".text", ".md", ".tokens")
 RECORDS = (".jsonl", ".ndjson", ".csv", ".parquet")
 COMPRESSED = (".gz", ".xz", ".bz2", ".zst")
 DEFAULT_FIELD = "text"
+WIDE_SPACE = re.compile(r"[^\S\x00-\x7f]")
+"""White space of more than one byte. The sentence splitter fails on some behind an initial: it is shown plain spaces."""
 
 
 class Unit(NamedTuple):
@@ -82,11 +85,13 @@ def _sentences() -> Callable[[str], list[tuple[int, str]]]:
         ) from None
 
     def split(line: str) -> list[tuple[int, str]]:
+        plain = line if line.isascii() else WIDE_SPACE.sub(" ", line)
         found, at = [], 0
-        for sentence in segment("en", line) if line.strip() else ():
+        for part in segment("en", plain) if line.strip() else ():
+            sentence = line[at : at + len(part)]
             if text := sentence.strip():
                 found.append((at + sentence.index(text[0]), text))
-            at += len(sentence)
+            at += len(part)
         return found
 
     return split
