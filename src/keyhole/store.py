@@ -183,6 +183,15 @@ class Partial:
     def checkpoint(self) -> Path:
         return self.path / "plan" / "checkpoint.npz"
 
+    def shard(self, number: int, of: int) -> Path:
+        """Where one of several processes builds its part."""
+        return self.path / "plan" / f"{number}-of-{of}"
+
+    def shards(self) -> list[tuple[int, int]]:
+        """The parts that are there, finished or not."""
+        names = [path.name.removesuffix(".partial").split("-of-") for path in self.path.glob("plan/*-of-*")]
+        return [(int(number), int(of)) for number, of in names]
+
     def begin(self, *, resume: bool, force: bool) -> None:
         """Take the directory, refusing to touch what is there unless told."""
         if self.out.exists() and not force and not (resume and self.path.exists()):
