@@ -245,7 +245,7 @@ def _run_batches(
         index.load(saved)
     progress.begin(sum(map(plan.size, numbers)), sum(map(plan.size, numbers[:done])))
     wait, last = CHECKPOINT_SECONDS, time.monotonic()
-    with _stop_between_batches() as stopped:
+    with stop_when_asked() as stopped:
         for number in scan_batches(model, plan, index, config, numbers[done:]):
             done += 1
             progress.advance(plan.size(number))
@@ -261,8 +261,8 @@ def _run_batches(
 
 
 @contextlib.contextmanager
-def _stop_between_batches() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C waits for the batch in flight, so that what is done can be saved. A second one does not wait."""
+def stop_when_asked() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C waits for what is in flight, so that what is done can be saved. A second one does not wait."""
     asked = False
 
     def ask(signum: int, frame: object) -> None:

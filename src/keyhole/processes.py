@@ -23,7 +23,7 @@ from typing import IO, Any
 import torch
 
 from . import store
-from .engine import Progress, finished, merge_into, scan
+from .engine import Progress, finished, merge_into, scan, stop_when_asked
 from .errors import Interrupted, KeyholeError, RunError, ShardError, UsageError
 from .run import Run
 
@@ -122,42 +122,45 @@ def _run(jobs: list[dict[str, Any]], progress: Progress) -> None:
                 process.stdin.close()
 
     try:
-        for number, job in enumerate(jobs):
-            process = subprocess.Popen(
-                [sys.executable, "-c", START],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-                encoding="utf-8",
-                env=environment,
-                start_new_session=True,  # Ctrl-C reaches them through their input only, once
-            )
-            processes.append(process)
-            assert process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):  # one that ended at once is heard of below
-                process.stdin.write(json.dumps(job) + "\n")
-                process.stdin.flush()
-            listeners.append(threading.Thread(target=_listen, args=(number, process, events.put)))
-            listeners[-1].start()
-        watched = _Watched(progress, len(jobs))
-        left = len(jobs)
-        while left:
-            try:
-                number, event = events.get()
-            except KeyboardInterrupt:
-                if stopped:  # a second one does not wait
-                    for process in processes:
-                        process.kill()
-                stopped = True
-                stop()
-                continue
-            if "ended" not in event:
-                watched.tell(number, event)
-                continue
-            left -= 1
-            if event["ended"] and not stopped and failure is None:
-                failure = f"Shard {number + 1}/{len(jobs)} failed: {event['ended']}"
-                stop()
+        with stop_when_asked() as asked:
+            for number, job in enumerate(jobs):
+                process = subprocess.Popen(
+                    [sys.executable, "-c", START],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    encoding="utf-8",
+                    env=environment,
+                    start_new_session=True,  # Ctrl-C reaches them through their input only, once
+                )
+                processes.append(process)
+                assert process.stdin is not None
+                with contextlib.suppress(BrokenPipeError):  # one that ended at once is heard of below
+                    process.stdin.write(json.dumps(job) + "\n")
+                    process.stdin.flush()
+                listeners.append(threading.Thread(target=_listen, args=(number, process, events.put)))
+                listeners[-1].start()
+            watched = _Watched(progress, len(jobs))
+            left = len(jobs)
+            while left:
+                if asked() and not stopped:
+                    stopped = True
+                    stop()
+                try:
+                    number, event = events.get(timeout=0.1)
+                except queue.Empty:
+                    continue
+                if "ended" not in event:
+                    watched.tell(number, event)
+                    continue
+                left -= 1
+                if event["ended"] and not stopped and failure is None:
+                    failure = f"Shard {number + 1}/{len(jobs)} failed: {event['ended']}"
+                    stop()
+    except KeyboardInterrupt:  # a second Ctrl-C does not wait
+        for process in processes:
+            process.kill()
+        raise
     finally:
         stop()
         for process in processes:
