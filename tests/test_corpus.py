@@ -40,6 +40,20 @@ def test_units_of_plain_text(tmp_path: Path) -> None:
         assert documents[unit.document][unit.start : unit.start + len(unit.text)] == unit.text
 
 
+def test_wide_spaces_in_sentences(tmp_path: Path) -> None:
+    """Behind an initial they bring the sentence splitter down."""
+    lines = [
+        f"It was J.{space}R.{space}R.{space}Tolkien.{space}He wrote. So{space}did I." for space in "\xa0\u2009\u3000"
+    ]
+    (tmp_path / "a.txt").write_text("\n".join(lines), encoding="utf-8")
+    at = 0
+    for unit in units([tmp_path / "a.txt"], "sentence"):
+        at += "\n".join(lines)[at:].index(unit.text)
+        assert unit.start == at
+        at += len(unit.text)
+    assert at == len("\n".join(lines))
+
+
 def test_documents_of_a_folder_are_counted_on(tmp_path: Path) -> None:
     (tmp_path / "b.txt").write_text("b1\n\nb2")
     (tmp_path / "a.jsonl").write_text('{"text": "a1"}\n{"text": "a2\\nmore"}\n')

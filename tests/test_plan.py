@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -33,19 +35,21 @@ def build(folder: Path, units: list[list[int]], **options: object) -> tuple[Plan
 tokens = st.lists(st.lists(st.integers(0, 2), max_size=12), min_size=1, max_size=30)
 
 
-@given(tokens, st.booleans(), st.sampled_from([3, 40, 1 << 20]))
-@settings(max_examples=80, deadline=None)
-def test_new_prefixes_and_counts_equal_a_dictionary(units: list[list[int]], spill: bool, chunk: int) -> None:
+@given(tokens, st.sampled_from([2, 1 << 20]), st.sampled_from([3, 40, 1 << 20]), st.booleans())
+@settings(max_examples=120, deadline=None)
+def test_new_prefixes_and_counts_equal_a_dictionary(
+    units: list[list[int]], part: int, chunk: int, run_ahead: bool
+) -> None:
     if not any(units):
         return
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan, "CHUNK_CHARACTERS", chunk)
         patch.setattr(plan, "POOL_TOKENS", 10)
-        patch.setattr(plan, "SPILL_RECORDS", 2 if spill else 1 << 20)  # spilling, partitions within partitions included
+        patch.setattr(plan, "PART_WINDOWS", part)
         import tempfile
 
         with tempfile.TemporaryDirectory() as folder:
-            files, summary = build(Path(folder) / "x", units)
+            files, summary = build(Path(folder) / "x", units, run_ahead=run_ahead)
             check(files, summary, units, room=5)
 
 
@@ -91,23 +95,67 @@ def test_large_vocabularies_keep_their_tokens(tmp_path: Path) -> None:
     assert np.load(files.tokens).tolist() == [70_000, 5]
 
 
-def test_half_a_hash_alike_is_not_the_same_prefix() -> None:
-    records = np.zeros(4, plan.RECORD)
-    records["high"], records["low"] = [7, 7, 7, 9], [1, 2, 1, 1]
-    records["token"], records["count"] = [30, 20, 10, 40], 1
-    merged, later = plan._aggregate(records)
-    assert sorted(zip(merged["token"], merged["count"], strict=True)) == [(10, 2), (20, 1), (40, 1)]
-    assert later.tolist() == [30]
+def test_held_out_windows_make_nothing_old(tmp_path: Path) -> None:
+    units = [[i % 3, 1, 2] for i in range(60)]
+    files, summary = build(tmp_path / "x", units, hold_out=0.4)
+    held = plan.held_out(0, 60, 0.4)
+    seen: Counter[tuple[int, ...]] = Counter()
+    for unit, out, old in zip(units, held, np.load(files.window_old), strict=True):
+        assert old == (3 if out else sum(tuple(unit[: n + 1]) in seen for n in range(3)))
+        seen.update(() if out else [tuple(unit[: n + 1]) for n in range(3)])
+    assert summary.held_out_units == held.sum()
+    assert sorted(np.load(files.repeated_counts)) == sorted(count for count in seen.values() if count > 1)
 
 
-def test_hashes_tell_prefixes_apart_and_windows_alike() -> None:
-    rng = np.random.default_rng(0)
-    flat = rng.integers(0, 3, 3000)
-    bounds = np.arange(0, 3001, 6)
-    high, low = plan._hash(flat, bounds)
-    prefixes = [tuple(flat[b : b + i + 1]) for b in bounds[:-1] for i in range(6)]
-    assert len(set(zip(high.tolist(), low.tolist(), strict=True))) == len(set(prefixes))
-    assert len({(h, p) for h, p in zip(high.tolist(), prefixes, strict=True)}) == len(set(prefixes))
+@pytest.mark.parametrize("where", ["reading", "tokenising"])
+@pytest.mark.parametrize("fails", [CorpusError("byte 7"), KeyboardInterrupt("now")])
+def test_what_fails_ahead_is_raised_here_and_leaves_no_thread(
+    where: str, fails: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "CHUNK_CHARACTERS", 20)
+    threads, calls = threading.active_count(), []
+
+    def units() -> Iterator[Unit]:
+        yield from (Unit(0, 0, "1 2 3") for _ in range(50 if where == "reading" else 100_000))
+        raise fails
+
+    def tokenize(texts: Sequence[str]) -> list[list[int]]:
+        calls.append(texts)
+        if where == "tokenising" and len(calls) == 5:
+            raise fails
+        return [[1, 2, 3] for _ in texts]
+
+    (tmp_path / "plan").mkdir()
+    files = PlanFiles(tmp_path)
+    with pytest.raises(type(fails), match=str(fails)):
+        plan.build(files, units(), tokenize, vocabulary=9, context=6, starts=1, batch_tokens=20, max_tokens=None)
+    assert not files.summary.exists()
+    assert threading.active_count() == threads
+
+
+def test_a_corpus_cut_short_stops_what_reads_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "CHUNK_CHARACTERS", 20)
+    threads, read = threading.active_count(), []
+
+    def units() -> Iterator[Unit]:
+        for number in range(100_000):
+            read.append(number)
+            yield Unit(0, 0, "1 2 3")
+
+    (tmp_path / "plan").mkdir()
+    summary = plan.build(
+        PlanFiles(tmp_path),
+        units(),
+        lambda texts: [[1, 2, 3] for _ in texts],
+        vocabulary=9,
+        context=6,
+        starts=1,
+        batch_tokens=20,
+        max_tokens=31,
+    )
+    assert (summary.tokens, summary.truncated) == (30, True)
+    assert len(read) < 200
+    assert threading.active_count() == threads
 
 
 def test_padding_is_small_on_real_lengths(tmp_path: Path) -> None:

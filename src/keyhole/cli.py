@@ -87,6 +87,9 @@ def scan(
     shard: Annotated[
         str | None, typer.Option(help="Scan part i of n (i from 1), as in 2/8; merge the parts after.")
     ] = None,
+    processes: Annotated[
+        int, typer.Option(help="Scan in so many processes, on CUDA a GPU each, and merge; the same bytes.", min=1)
+    ] = 1,
     bos: Annotated[bool, typer.Option("--bos/--no-bos", help="Put the start token before every unit.")] = True,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished scan.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a run that is there.")] = False,
@@ -127,7 +130,9 @@ def scan(
     from .progress import Bar
 
     with Bar() as bar:
-        run = run_scan(model, corpus, out, shard=shard, resume=resume, force=force, progress=bar, **options)
+        run = run_scan(
+            model, corpus, out, shard=shard, processes=processes, resume=resume, force=force, progress=bar, **options
+        )
     _tell(run)
 
 

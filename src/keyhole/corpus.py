@@ -15,8 +15,9 @@ import io
 import json
 import lzma
 import os
+import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -27,6 +28,8 @@ TEXT = (".txt", ".text", ".md", ".tokens")
 RECORDS = (".jsonl", ".ndjson", ".csv", ".parquet")
 COMPRESSED = (".gz", ".xz", ".bz2", ".zst")
 DEFAULT_FIELD = "text"
+WIDE_SPACE = re.compile(r"[^\S\x00-\x7f]")
+"""White space of more than one byte. The sentence splitter fails on some behind an initial: it is shown plain spaces."""
 
 
 class Unit(NamedTuple):
@@ -50,13 +53,14 @@ def units(sources: Iterable[str | os.PathLike[str]], unit: str, *, text_field: s
     """The units of a corpus, in order. White space alone is no unit."""
     if unit not in UNITS:
         raise UsageError(f"The unit '{unit}' is not one of {', '.join(UNITS)}.")
-    split = {"sentence": _sentences, "line": _whole, "document": None}[unit]
+    split = _sentences() if unit == "sentence" else _whole if unit == "line" else None
     document, at, blank = 0, 0, True
     held: list[str] = []
     for line in _all_lines(sources, text_field):
         blank = blank and not line.text.strip()
         if split:
-            yield from (Unit(document, at + start, text) for start, text in split(line.text))
+            for start, text in split(line.text):
+                yield Unit(document, at + start, text)
         else:
             held.append(line.text)
         at += len(line.text) + 1
@@ -67,14 +71,11 @@ def units(sources: Iterable[str | os.PathLike[str]], unit: str, *, text_field: s
             document, at, blank, held = document + (not blank), 0, True, []
 
 
-def _whole(line: str) -> Iterator[tuple[int, str]]:
-    if line.strip():
-        yield 0, line
+def _whole(line: str) -> list[tuple[int, str]]:
+    return [(0, line)] if line.strip() else []
 
 
-def _sentences(line: str) -> Iterator[tuple[int, str]]:
-    if not line.strip():
-        return
+def _sentences() -> Callable[[str], list[tuple[int, str]]]:
     try:
         from sentencex import segment
     except ImportError:
@@ -82,11 +83,18 @@ def _sentences(line: str) -> Iterator[tuple[int, str]]:
             "Splitting text into sentences needs the package 'sentencex' (pip install sentencex). "
             "Where it cannot be installed, use --unit line."
         ) from None
-    at = 0
-    for sentence in segment("en", line):
-        if text := sentence.strip():
-            yield at + len(sentence) - len(sentence.lstrip()), text
-        at += len(sentence)
+
+    def split(line: str) -> list[tuple[int, str]]:
+        plain = line if line.isascii() else WIDE_SPACE.sub(" ", line)
+        found, at = [], 0
+        for part in segment("en", plain) if line.strip() else ():
+            sentence = line[at : at + len(part)]
+            if text := sentence.strip():
+                found.append((at + sentence.index(text[0]), text))
+            at += len(part)
+        return found
+
+    return split
 
 
 def expand(sources: Iterable[str | os.PathLike[str]]) -> list[str]:

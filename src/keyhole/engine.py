@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import __version__, corpus, store
-from .errors import DiskFull, Interrupted, RunError, ShardError
+from .errors import DiskFull, Interrupted, RunError, ShardError, UsageError
 from .kernels import AnyIndex, Index, add_integers, make_index
 from .models import Model, load
 from .plan import Plan, Summary, build, content_hash, unit_of
@@ -52,6 +52,7 @@ def scan(
     out: str | os.PathLike[str],
     *,
     shard: str | tuple[int, int] | None = None,
+    processes: int = 1,
     resume: bool = False,
     force: bool = False,
     progress: Progress | None = None,
@@ -59,6 +60,7 @@ def scan(
 ) -> Run:
     """Find every key's trigger examples in one pass over a corpus, into the run directory `out`.
 
+    With `processes`, a model given by name is scanned by so many processes, on CUDA with a GPU each, to the same bytes.
     `options` are the fields of `ScanConfig`: top, per, unit, context, max_tokens, batch_tokens, bos, text_field, hold_out, and
     for a model given by name device, dtype and trust_remote_code.
     """
@@ -68,10 +70,28 @@ def scan(
     config = ScanConfig(**options, shard=parse_shard(shard) if isinstance(shard, str) else shard)
     named = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
     names = [str(source) for source in named]
+    if processes < 1 or (processes > 1 and shard is not None):
+        raise UsageError(
+            f"{processes} processes cannot be: give at least 1, and with --shard only 1 (each would be a shard of its own)."
+        )
+    if processes > 1:
+        from .processes import scan_in_processes
+
+        corpus.expand(names)
+        return scan_in_processes(
+            model,
+            names,
+            Path(out),
+            processes,
+            resume=resume,
+            force=force,
+            progress=progress or Silent(),
+            options=options,
+        )
     partial = store.Partial(Path(out))
     with store.disk_errors(partial.path):
         if resume and partial.out.exists() and not partial.path.exists():
-            return _finished(partial.out, config, names)
+            return finished(partial.out, names)
         partial.begin(resume=resume, force=force)
         try:
             if (partial.path / "manifest.json").exists():  # killed between the last two steps
@@ -86,7 +106,8 @@ def scan(
             partial.close()
 
 
-def _finished(out: Path, config: ScanConfig, names: list[str]) -> Run:
+def finished(out: Path, names: list[str]) -> Run:
+    """The run that is there already, which must be of the same corpus."""
     run = Run(out)
     if run.manifest["corpus"]["sources"] != names:
         raise RunError(
@@ -178,10 +199,9 @@ def _plan(
                 )
         return summary
     stamps = _stamps(names)
-    shutil.rmtree(partial.plan.spill, ignore_errors=True)
     assert config.context is not None
     assert config.batch_tokens is not None
-    summary = build(
+    return build(
         partial.plan,
         corpus.units(names, config.unit, text_field=config.text_field),
         model.tokenize,
@@ -191,11 +211,10 @@ def _plan(
         batch_tokens=config.batch_tokens,
         max_tokens=config.max_tokens,
         hold_out=config.hold_out,
+        run_ahead="-" not in names,
         progress=progress.planned,
         before_done=lambda: store.write_json(partial.identity, {**identity, "stamps": stamps}),
     )
-    shutil.rmtree(partial.plan.spill, ignore_errors=True)
-    return summary
 
 
 def _stamps(names: list[str]) -> list[list[Any]]:
@@ -226,7 +245,7 @@ def _run_batches(
         index.load(saved)
     progress.begin(sum(map(plan.size, numbers)), sum(map(plan.size, numbers[:done])))
     wait, last = CHECKPOINT_SECONDS, time.monotonic()
-    with _stop_between_batches() as stopped:
+    with stop_when_asked() as stopped:
         for number in scan_batches(model, plan, index, config, numbers[done:]):
             done += 1
             progress.advance(plan.size(number))
@@ -242,8 +261,8 @@ def _run_batches(
 
 
 @contextlib.contextmanager
-def _stop_between_batches() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C waits for the batch in flight, so that what is done can be saved. A second one does not wait."""
+def stop_when_asked() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C waits for what is in flight, so that what is done can be saved. A second one does not wait."""
     asked = False
 
     def ask(signum: int, frame: object) -> None:
@@ -324,25 +343,31 @@ def _versions() -> dict[str, str]:
 def merge(out: str | os.PathLike[str], parts: Iterable[str | os.PathLike[str]], *, force: bool = False) -> Run:
     """The run that one pass would have made, from the runs of its shards."""
     runs = [Run(part) for part in parts]
-    _check_shards(runs)
+    _check_shards(runs)  # before anything is written
     partial = store.Partial(Path(out))
     with store.disk_errors(partial.path):
         partial.begin(resume=False, force=force)
         try:
-            first = runs[0]
-            for name in (*store.CORPUS, "tokenizer"):
-                file = next(path for path in first.path.glob(f"{name}.*"))
-                shutil.copyfile(file, partial.path / file.name)
-            index = _merged(runs)
-            save_results(index, first._corpus["unit_offsets"], partial)
-            manifest = {key: value for key, value in first.manifest.items() if key not in ("files", "checksum")}
-            manifest["config"] = {**manifest["config"], "shard": None}
-            manifest["corpus"] = {**manifest["corpus"], "scanned_prefixes": index.n}
-            partial.finish(manifest, {"merged": [str(run.path) for run in runs]})
+            merge_into(partial, runs, {"merged": [str(run.path) for run in runs]})
         finally:
             shutil.rmtree(partial.path, ignore_errors=True)
             partial.close()
     return Run(out)
+
+
+def merge_into(partial: store.Partial, runs: list[Run], log: dict[str, Any]) -> None:
+    """Build the merged run in `partial`, and put it in place."""
+    _check_shards(runs)
+    first = runs[0]
+    for name in (*store.CORPUS, "tokenizer"):
+        file = next(path for path in first.path.glob(f"{name}.*"))
+        shutil.copyfile(file, partial.path / file.name)
+    index = _merged(runs)
+    save_results(index, first._corpus["unit_offsets"], partial)
+    manifest = {key: value for key, value in first.manifest.items() if key not in ("files", "checksum")}
+    manifest["config"] = {**manifest["config"], "shard": None}
+    manifest["corpus"] = {**manifest["corpus"], "scanned_prefixes": index.n}
+    partial.finish(manifest, log)
 
 
 def _check_shards(runs: list[Run]) -> None:

@@ -10,7 +10,7 @@
     │   ├── RunExists         the directory is there already
     │   ├── RunDamaged        a file is missing, cut short, or not what its checksum says
     │   ├── SchemaTooNew      written by a newer Keyhole
-    │   └── ShardError        a shard is missing, doubled, or of another scan
+    │   └── ShardError        a shard is missing, doubled, of another scan, or failed
     ├── OutOfMemory           one unit alone does not fit
     ├── DiskFull              no room left; what is done stays resumable
     ├── Interrupted           Ctrl-C; what is done stays resumable
@@ -64,7 +64,7 @@ class SchemaTooNew(RunError):
 
 
 class ShardError(RunError):
-    """A shard is missing, doubled, or belongs to another scan."""
+    """A shard is missing, doubled, belongs to another scan, or failed."""
 
 
 class OutOfMemory(KeyholeError):

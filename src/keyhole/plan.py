@@ -5,22 +5,23 @@ tokens from its window's start to its last token. Where the same tokens stood at
 input with the same coefficients, and no candidate again. If a prefix is new, so is every longer one of its window; one
 number a window (`old`, how many of its leading prefixes occurred earlier) therefore says which are candidates.
 
-Sameness is found by 128-bit prefix hashes, aggregated in bounded memory: what does not fit is spilled to disk in
-partitions by hash.
+Sameness is found by growing all prefixes together, a token at a time: windows that began alike and go on alike stay
+together, and a window left alone has only new prefixes from there on. What is compared are the tokens themselves.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from .ahead import ahead
 from .corpus import Unit
 from .errors import CorpusError
 from .store import NpyWriter, PlanFiles, new_memmap, write_json
@@ -33,9 +34,8 @@ CHUNK_CHARACTERS = 1 << 20
 """Text tokenised at once."""
 POOL_TOKENS = 1 << 22
 """Windows are sorted by length within pools of this many tokens: little padding, bounded memory."""
-SPILL_RECORDS = 1 << 20
-"""Prefix records held in memory before they go to disk."""
-PARTITION_BITS = 6
+PART_WINDOWS = 1 << 21
+"""Windows compared at once, about: with more, those of some first tokens are, then those of others."""
 HOLD_OUT_SEED = 0x4B4559484F4C45
 
 
@@ -74,19 +74,22 @@ def build(
     batch_tokens: int,
     max_tokens: int | None,
     hold_out: float = 0.0,
+    run_ahead: bool = True,
     progress: Callable[[int], None] = lambda tokens: None,
     before_done: Callable[[], None] = lambda: None,
 ) -> Summary:
     """Plan a corpus into `files`. `context` counts the start token, `starts` of them stand before every window.
 
-    The summary is written last, behind `before_done`: where there is a summary, there is a whole plan.
+    Reading and tokenising run ahead, each in a thread, unless told otherwise: a thread that reads what may never come
+    cannot be stopped. The summary is written last, behind `before_done`: where there is a summary, there is a whole plan.
     """
     window_length = context - starts
     digest = hashlib.sha256()
     totals = {"documents": 0, "units": 0, "tokens": 0, "split_units": 0, "empty_units": 0, "held_out_units": 0}
     truncated = False
-    prefixes = Prefixes(files.spill)
+    ready = _tokenized(ahead(_chunks(units)) if run_ahead else _chunks(units), tokenize)
     with (
+        contextlib.closing(ahead(ready, 2) if run_ahead else ready) as chunks,
         NpyWriter(files.tokens, np.uint16 if vocabulary <= 1 << 16 else np.uint32) as tokens_file,
         NpyWriter(files.unit_offsets, np.int64) as unit_offsets,
         NpyWriter(files.unit_documents, np.int32) as unit_documents,
@@ -96,23 +99,19 @@ def build(
         zero = np.zeros(1, np.int64)
         unit_offsets.append(zero)
         window_offsets.append(zero)
-        for chunk in _chunks(units):
-            encoded = tokenize([unit.text for unit in chunk])
-            lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+        for chunk, flat, lengths in chunks:
             ends = totals["tokens"] + np.cumsum(lengths)
             if max_tokens is not None and ends[-1] > max_tokens:
                 fit = int(np.searchsorted(ends, max_tokens, side="right"))
-                chunk, encoded, lengths, ends, truncated = chunk[:fit], encoded[:fit], lengths[:fit], ends[:fit], True
+                chunk, lengths, ends, truncated = chunk[:fit], lengths[:fit], ends[:fit], True
+                flat = flat[: lengths.sum()]
                 if not totals["tokens"] + lengths.sum():
                     raise CorpusError(
                         f"--max-tokens {max_tokens} is less than the first unit, so nothing is left to scan. Raise it, "
                         "or choose a smaller --unit."
                     )
             if len(chunk):
-                for unit in chunk:
-                    text = unit.text.encode("utf-8", "surrogatepass")
-                    digest.update(len(text).to_bytes(8, "little") + text)
-                flat = np.fromiter(itertools.chain.from_iterable(encoded), np.int64, int(lengths.sum()))
+                digest.update(_hashed(chunk))
                 cuts = _windows(ends - lengths, lengths, window_length)
                 bounds = np.append(cuts, ends[-1])
                 if ends[-1] > MAX_TOKENS:
@@ -121,9 +120,6 @@ def build(
                         "Scan it in parts (separate runs), or set --max-tokens."
                     )
                 held = held_out(totals["units"], len(chunk), hold_out)
-                scanned = np.flatnonzero(~np.repeat(held, lengths))
-                high, low = _hash(flat, bounds - totals["tokens"])
-                prefixes.add(high[scanned], low[scanned], totals["tokens"] + scanned)
                 tokens_file.append(flat)
                 unit_offsets.append(ends)
                 unit_documents.append(np.array([unit.document for unit in chunk], np.int32))
@@ -145,8 +141,7 @@ def build(
             else f"None of the corpus's {totals['units']} units has a token: the tokenizer drops all of their characters."
         )
     offsets = np.load(files.window_offsets, mmap_mode="r")
-    _write_repeats(files, prefixes, offsets)
-    _hold_out(files, offsets, held_out(0, totals["units"], hold_out))
+    _write_repeats(files, offsets, _held_windows(files, offsets, totals["units"], hold_out))
     distinct = totals["tokens"] - int(np.load(files.window_old, mmap_mode="r").sum(dtype=np.int64))
     if not distinct:
         raise CorpusError(
@@ -169,26 +164,38 @@ def held_out(first_unit: int, count: int, share: float) -> npt.NDArray[np.bool_]
     return chance < share
 
 
-def _hold_out(files: PlanFiles, offsets: Int64s, held: npt.NDArray[np.bool_]) -> None:
-    """A window of a held-out unit has nothing new for the scan: all of its prefixes are `old`."""
-    if not held.any():
-        return
-    old = np.load(files.window_old, mmap_mode="r+")
-    windows = np.flatnonzero(held[unit_of(np.load(files.unit_offsets, mmap_mode="r"), offsets[:-1])])
-    old[windows] = (offsets[windows + 1] - offsets[windows]).astype(np.int32)
-    old.flush()
+def _held_windows(files: PlanFiles, offsets: Int64s, units: int, share: float) -> npt.NDArray[np.bool_]:
+    if not share:
+        return np.zeros(len(offsets) - 1, np.bool_)
+    return held_out(0, units, share)[unit_of(np.load(files.unit_offsets, mmap_mode="r"), offsets[:-1])]
 
 
 def content_hash(units: Iterable[Unit], count: int) -> str:
     """The `hash` of a plan's first `count` units, without tokenising them."""
     digest = hashlib.sha256()
-    for unit in itertools.islice(units, count):
-        text = unit.text.encode("utf-8", "surrogatepass")
-        digest.update(len(text).to_bytes(8, "little") + text)
+    for chunk in _chunks(itertools.islice(units, count)):
+        digest.update(_hashed(chunk))
     return digest.hexdigest()
 
 
-def _chunks(units: Iterable[Unit]) -> Iterator[list[Unit]]:
+def _hashed(chunk: list[Unit]) -> bytes:
+    """What the corpus's hash is made of: every text behind its length."""
+    texts = [unit.text.encode("utf-8", "surrogatepass") for unit in chunk]
+    return b"".join(part for text in texts for part in (len(text).to_bytes(8, "little"), text))
+
+
+def _tokenized(
+    chunks: Generator[list[Unit], None, None], tokenize: Callable[[Sequence[str]], list[list[int]]]
+) -> Generator[tuple[list[Unit], Int64s, Int64s], None, None]:
+    """Chunks with their tokens, end to end, and how many of them each unit has."""
+    with contextlib.closing(chunks):
+        for chunk in chunks:
+            encoded = tokenize([unit.text for unit in chunk])
+            lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+            yield chunk, np.fromiter(itertools.chain.from_iterable(encoded), np.int64, int(lengths.sum())), lengths
+
+
+def _chunks(units: Iterable[Unit]) -> Generator[list[Unit], None, None]:
     chunk: list[Unit] = []
     characters = 0
     for unit in units:
@@ -244,122 +251,56 @@ def _mix(x: UInt64s) -> UInt64s:
     return x ^ (x >> np.uint64(31))
 
 
-def _hash(tokens: Int64s, bounds: Int64s) -> tuple[UInt64s, UInt64s]:
-    """Two 64-bit hashes of every prefix: sums, over the prefix, of a random number for each (token, place)."""
-    lengths = np.diff(bounds)
-    place = np.arange(len(tokens)) - np.repeat(bounds[:-1], lengths)
-    pair = (tokens.astype(np.uint64) << np.uint64(32)) | place.astype(np.uint64)
-    hashes = []
-    for seed in (0x9E3779B97F4A7C15, 0xD1B54A32D192ED03):
-        running = np.concatenate([np.zeros(1, np.uint64), np.cumsum(_mix(pair * np.uint64(seed) + np.uint64(seed)))])
-        hashes.append(running[1:] - np.repeat(running[bounds[:-1]], lengths))
-    return hashes[0], hashes[1]
+def _write_repeats(files: PlanFiles, offsets: Int64s, held: npt.NDArray[np.bool_]) -> None:
+    """How many leading prefixes of each window stood earlier; which prefixes occur more than once, and how often.
 
-
-RECORD = np.dtype([("high", np.uint64), ("low", np.uint64), ("token", np.int64), ("count", np.int64)])
-Records = npt.NDArray[Any]
-
-
-def _aggregate(records: Records) -> tuple[Records, Int64s]:
-    """One record a distinct prefix (its first token index, its count), and the token indices of all later ones."""
-    if not len(records):
-        return records, np.empty(0, np.int64)
-    order = np.argsort(records["high"])
-    high, low = records["high"][order], records["low"][order]
-    if np.any((high[1:] == high[:-1]) & (low[1:] != low[:-1])):  # half the hash alike is not enough
-        order = np.lexsort((records["low"], records["high"]))
-        high, low = records["high"][order], records["low"][order]
-    begins = np.flatnonzero(np.append(True, (high[1:] != high[:-1]) | (low[1:] != low[:-1])))
-    token = records["token"][order]
-    merged = np.empty(len(begins), RECORD)
-    merged["high"], merged["low"] = high[begins], low[begins]
-    merged["token"] = np.minimum.reduceat(token, begins)
-    merged["count"] = np.add.reduceat(records["count"][order], begins)
-    firsts = np.repeat(merged["token"], np.diff(np.append(begins, len(order))))
-    return merged, token[token != firsts]
-
-
-class Prefixes:
-    """Every prefix of a corpus, aggregated: where each first stood, how often it occurs, which ones are repeats."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.held: list[Records] = []
-        self.size = 0
-        self.spilled = False
-        self.later: list[Int64s] = []
-
-    def add(self, high: UInt64s, low: UInt64s, tokens: Int64s) -> None:
-        records = np.empty(len(high), RECORD)
-        records["high"], records["low"], records["token"], records["count"] = high, low, tokens, 1
-        merged, later = _aggregate(records)
-        self.held.append(merged)
-        self.later.append(later)
-        self.size += len(merged)
-        if self.size > SPILL_RECORDS:
-            self._spill()
-
-    def _spill(self) -> None:
-        self.folder.mkdir(exist_ok=True)
-        self.spilled = True
-        _partition(np.concatenate([np.empty(0, RECORD), *self.held]), self.folder, 0)
-        with (self.folder / "later").open("ab") as file:
-            np.concatenate([np.empty(0, np.int64), *self.later]).tofile(file)
-        self.held, self.later, self.size = [], [], 0
-
-    def finish(self) -> Iterator[tuple[Records, Int64s]]:
-        """Aggregated records, each with the token indices that turned out to be repeats."""
-        if not self.spilled:
-            merged, later = _aggregate(np.concatenate([np.empty(0, RECORD), *self.held]))
-            yield merged, np.concatenate([*self.later, later])
-            return
-        self._spill()
-        with (self.folder / "later").open("rb") as file:
-            while len(later := np.fromfile(file, np.int64, SPILL_RECORDS)):
-                yield np.empty(0, RECORD), later
-        yield from _partitions(self.folder, 0)
-
-
-def _partition(records: Records, folder: Path, depth: int) -> None:
-    shift = np.uint64(64 - PARTITION_BITS * (depth + 1))
-    part = ((records["high"] >> shift) & np.uint64((1 << PARTITION_BITS) - 1)).astype(np.uint8)
-    order = np.argsort(part, kind="stable")
-    cuts = np.searchsorted(part[order], np.arange((1 << PARTITION_BITS) + 1))
-    for number, (begin, end) in enumerate(itertools.pairwise(cuts)):
-        if end > begin:
-            with (folder / f"{number:02}").open("ab") as file:
-                records[order[begin:end]].tofile(file)
-
-
-def _partitions(folder: Path, depth: int) -> Iterator[tuple[Records, Int64s]]:
-    for path in sorted(folder.glob("[0-9][0-9]")):
-        if path.stat().st_size > 2 * SPILL_RECORDS * RECORD.itemsize and depth < 8:
-            inner = path.with_suffix(".parts")
-            inner.mkdir()
-            with path.open("rb") as file:
-                while len(records := np.fromfile(file, RECORD, SPILL_RECORDS)):
-                    _partition(records, inner, depth + 1)
-            path.unlink()
-            yield from _partitions(inner, depth + 1)
-        else:
-            yield _aggregate(np.fromfile(path, RECORD))
-            path.unlink()
-
-
-def _write_repeats(files: PlanFiles, prefixes: Prefixes, offsets: Int64s) -> None:
-    old = new_memmap(files.window_old, np.int32, len(offsets) - 1)
-    tokens, counts = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for merged, later in prefixes.finish():
-        for part in np.array_split(later, len(later) // SPILL_RECORDS + 1):
-            windows, times = np.unique(np.searchsorted(offsets, part, side="right") - 1, return_counts=True)
-            old[windows] += times.astype(np.int32)
-        repeated = merged[merged["count"] > 1]
-        tokens.append(repeated["token"].copy())
-        counts.append(repeated["count"].copy())
+    A held-out window has nothing new for the scan, and makes nothing old: all of its prefixes are `old`.
+    """
+    tokens = np.asarray(np.load(files.tokens, mmap_mode="r"))
+    old = new_memmap(files.window_old, np.int32, len(held))
+    old[held] = np.diff(offsets)[held]
+    repeated, counts = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    parts = -(-len(held) // PART_WINDOWS)
+    for part in range(parts):
+        windows = np.concatenate(list(_alike(tokens, offsets, held, part, parts)))
+        begins = offsets[windows]
+        lengths = offsets[windows + 1] - begins
+        group = np.zeros(len(windows), np.int64)
+        depth = 0
+        while len(windows):
+            # in groups of equal prefixes, ascending in each: so they stay, the sort being stable
+            following = (group << 32) | tokens[begins + depth]
+            order = np.argsort(following, kind="stable")
+            following = following[order]
+            first = np.append(True, following[1:] != following[:-1])
+            old[windows[order[~first]]] += 1
+            depth += 1
+            heads = np.flatnonzero(first)
+            sizes = np.diff(np.append(heads, len(order)))
+            shared = sizes > 1
+            repeated.append(begins[order[heads[shared]]] + depth - 1)
+            counts.append(sizes[shared])
+            order = order[np.repeat(shared, sizes)]
+            group = np.repeat(np.arange(int(shared.sum())), sizes[shared])
+            longer = lengths[order] > depth
+            order, group = order[longer], group[longer]
+            windows, begins, lengths = windows[order], begins[order], lengths[order]
     old.flush()
-    order = np.argsort(every := np.concatenate(tokens))
+    order = np.argsort(every := np.concatenate(repeated))
     np.save(files.repeated_tokens, every[order])
     np.save(files.repeated_counts, np.concatenate(counts)[order])
+
+
+def _alike(
+    tokens: npt.NDArray[Any], offsets: Int64s, held: npt.NDArray[np.bool_], part: int, parts: int
+) -> Iterator[Int64s]:
+    """The scanned windows of a part: all that begin with the same token are in the same one."""
+    for begin in range(0, len(held), PART_WINDOWS):
+        end = min(begin + PART_WINDOWS, len(held))
+        mine = ~held[begin:end]
+        if parts > 1:
+            mine &= _mix(tokens[offsets[begin:end]].astype(np.uint64)) % np.uint64(parts) == part
+        yield begin + np.flatnonzero(mine)
 
 
 # Reading

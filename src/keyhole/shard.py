@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from .ahead import ahead
 from .corpus import UNITS
 from .errors import ModelError, OutOfMemory, UsageError
 from .kernels import AnyIndex
@@ -109,7 +108,7 @@ def scan_batches(model: Model, plan: Plan, index: AnyIndex, config: ScanConfig, 
     known a few batches late, at the latest when the index is asked for its state.
     """
     runner = _Runner(model, index, config)
-    for number, ready in _ahead(lambda number: runner.prepare(plan[number]), numbers):
+    for number, ready in ahead((number, runner.prepare(plan[number])) for number in numbers):
         with finite(model, config):
             runner.run(ready)
         index.n += int(ready.lengths.sum()) - int(ready.batch.old.sum())
@@ -128,26 +127,6 @@ def finite(model: Model, config: ScanConfig) -> Iterator[None]:
             f"{error} of {model.source} gives coefficients that are not finite in {config.dtype}. "
             "Scan in a wider type: --dtype float32, or bfloat16 instead of float16."
         ) from None
-
-
-Item = TypeVar("Item")
-Made = TypeVar("Made")
-
-
-def _ahead(make: Callable[[Item], Made], items: Iterable[Item], depth: int = 4) -> Iterator[tuple[Item, Made]]:
-    """Make things a few ahead of their use, in a thread."""
-    pool = ThreadPoolExecutor(1, thread_name_prefix="keyhole-batches")
-    waiting: deque[tuple[Item, Future[Made]]] = deque()
-    try:
-        for item in items:
-            waiting.append((item, pool.submit(make, item)))
-            if len(waiting) > depth:
-                item, future = waiting.popleft()
-                yield item, future.result()
-        for item, future in waiting:
-            yield item, future.result()
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 @dataclass(frozen=True)

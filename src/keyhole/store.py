@@ -55,7 +55,6 @@ class PlanFiles:
     def __init__(self, partial: Path) -> None:
         plan = partial / "plan"
         self.summary = plan / "summary.json"
-        self.spill = plan / "spill"
         for name in CORPUS:
             setattr(self, name, partial / f"{name}.npy")
         for name in ("window_offsets", "window_old", "batch_windows", "batch_bounds"):
@@ -183,6 +182,15 @@ class Partial:
     @property
     def checkpoint(self) -> Path:
         return self.path / "plan" / "checkpoint.npz"
+
+    def shard(self, number: int, of: int) -> Path:
+        """Where one of several processes builds its part."""
+        return self.path / "plan" / f"{number}-of-{of}"
+
+    def shards(self) -> list[tuple[int, int]]:
+        """The parts that are there, finished or not."""
+        names = [path.name.removesuffix(".partial").split("-of-") for path in self.path.glob("plan/*-of-*")]
+        return [(int(number), int(of)) for number, of in names]
 
     def begin(self, *, resume: bool, force: bool) -> None:
         """Take the directory, refusing to touch what is there unless told."""
