@@ -44,7 +44,7 @@ class Tiling:
     """at most so many a thread: what does not fit is only needed where a survivor is found"""
 
 
-SHORT_ROWS = Tiling(rows=4, lanes=1, block=256, unroll=4, warps=4, fill=4, registers=128)
+SHORT_ROWS = Tiling(rows=1, lanes=1, block=256, unroll=4, warps=1, fill=16, registers=128)
 LONG_ROWS = Tiling(rows=1, lanes=32, block=64, unroll=2, warps=8, fill=2, registers=128)
 
 
