@@ -41,9 +41,10 @@ def test_units_of_plain_text(tmp_path: Path) -> None:
 
 
 def test_wide_spaces_in_sentences(tmp_path: Path) -> None:
-    """Behind an initial they bring the sentence splitter down."""
+    """Between an initial and a full stop they bring the sentence splitter down."""
     lines = [
-        f"It was J.{space}R.{space}R.{space}Tolkien.{space}He wrote. So{space}did I." for space in "\xa0\u2009\u3000"
+        f"The dual V{space}. It was J.{space}R.{space}Tolkien{space}{space}. So{space}did I."
+        for space in "\xa0\u2009\u3000"
     ]
     (tmp_path / "a.txt").write_text("\n".join(lines), encoding="utf-8")
     at = 0

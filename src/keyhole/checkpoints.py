@@ -29,8 +29,14 @@ def read(
     revision: str | None,
     trust_remote_code: bool,
     known: Callable[[str], object],
+    split: bool = False,
 ) -> tuple[Any, Any, str | None]:
-    """The language model, its tokenizer and its revision. `known` refuses an architecture before its weights are read."""
+    """The language model, its tokenizer and its revision. `known` refuses an architecture before its weights are read.
+
+    With `split` its blocks are spread over the GPUs there are, which must have room for all of them.
+    """
+    if split and not _installed("accelerate"):
+        raise MissingExtra("accelerate", "split", "Splitting a model over several GPUs")
     from safetensors import SafetensorError
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
@@ -43,6 +49,7 @@ def read(
     elif os.path.exists(where):
         raise ModelError(f"{source} is a file. Give a hub id, a folder with config.json, or a .gguf file.")
     options = {"revision": revision, "trust_remote_code": trust_remote_code}
+    spread = {"device_map": "auto"} if split else {}
     try:
         config = AutoConfig.from_pretrained(where, **options)
         if config.model_type == "gemma3":  # the text part of a multimodal checkpoint
@@ -50,7 +57,7 @@ def read(
         known(config.model_type)
         tokenizer = AutoTokenizer.from_pretrained(where, **options)
         lm, found = AutoModelForCausalLM.from_pretrained(
-            where, config=config, dtype=dtype, use_safetensors=True, output_loading_info=True, **options
+            where, config=config, dtype=dtype, use_safetensors=True, output_loading_info=True, **spread, **options
         )
     except (OSError, ValueError, ImportError, KeyError, SafetensorError) as error:
         if "safetensors" in str(error) and ".bin" in str(error):
@@ -61,6 +68,11 @@ def read(
         raise ModelError(
             f"{source} lacks weights: {', '.join(absent[:3])}{' …' if len(absent) > 3 else ''}. "
             "The checkpoint is incomplete, or not that of a language model."
+        )
+    if elsewhere := [name for name, weight in lm.named_parameters() if weight.is_meta]:
+        raise ModelError(
+            f"{source} does not fit on the GPUs of this machine: {len(elsewhere)} of its weights, {elsewhere[0]} first, would have "
+            "to be fetched for every batch. Use a smaller --dtype, or more GPUs."
         )
     return lm, tokenizer, getattr(config, "_commit_hash", None) or revision
 

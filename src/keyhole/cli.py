@@ -82,7 +82,9 @@ def scan(
     batch_tokens: Annotated[
         int | None, typer.Option(help="Tokens a batch, padding included.  [default: chosen for the device]")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps, …")] = "auto",
+    device: Annotated[
+        str, typer.Option(help="auto, cpu, cuda, cuda:1, mps, … or split: over all GPUs, for a model larger than one.")
+    ] = "auto",
     dtype: Annotated[Dtype, typer.Option(help="auto: float32 on a CPU, else the checkpoint's own.")] = Dtype.auto,
     shard: Annotated[
         str | None, typer.Option(help="Scan part i of n (i from 1), as in 2/8; merge the parts after.")

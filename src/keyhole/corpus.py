@@ -28,8 +28,8 @@ TEXT = (".txt", ".text", ".md", ".tokens")
 RECORDS = (".jsonl", ".ndjson", ".csv", ".parquet")
 COMPRESSED = (".gz", ".xz", ".bz2", ".zst")
 DEFAULT_FIELD = "text"
-WIDE_SPACE = re.compile(r"[^\S\x00-\x7f]")
-"""White space of more than one byte. The sentence splitter fails on some behind an initial: it is shown plain spaces."""
+WIDE_SPACE = re.compile(r"[^\S\x00-\x7f](?=\s*\.)")
+"""White space of more than one byte before a full stop, where the sentence splitter may fail: it is shown a plain space."""
 
 
 class Unit(NamedTuple):

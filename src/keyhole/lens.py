@@ -152,7 +152,8 @@ def prove_head(model: Model, last_residual: Tensor, ids: Tensor, allowed: float)
         return
     with torch.inference_mode():
         own = model.lm(input_ids=ids.to(model.device), use_cache=False).logits.flatten(0, -2).float()
-    got = Head(model).logits(last_residual.to(model.device))
+    head = Head(model)
+    got = head.logits(last_residual.to(head.weight.device))
     check("the lens of the last residual against the model's own logits", model, model.layers - 1, got, own, allowed)
 
 

@@ -95,6 +95,9 @@ FAMILIES: dict[str, Family] = {
 }
 """One row an architecture, by the `model_type` of its configuration."""
 
+SPLIT = "split"
+"""The device of a model that is larger than one card."""
+
 NOT_COMPUTED = {"_name_or_path", "architectures", "dtype", "transformers_version", "use_cache"}
 """Settings that change nothing a forward computes from given weights."""
 
@@ -124,8 +127,12 @@ class Batch:
 class Model:
     """A language model opened at its feed-forward layers. Made by `keyhole.load`."""
 
-    def __init__(self, lm: Any, tokenizer: Any, *, source: str, revision: str | None = None) -> None:
+    def __init__(
+        self, lm: Any, tokenizer: Any, *, source: str, revision: str | None = None, split: bool = False
+    ) -> None:
         self.lm = lm.eval().requires_grad_(False)
+        self.split = split
+        """whether its blocks are spread over several devices"""
         self.tokenizer = tokenizer
         self.source = source
         self.revision = revision
@@ -158,7 +165,9 @@ class Model:
 
     @property
     def device(self) -> torch.device:
-        return self.values(0).device
+        """Where its inputs go; a split model has its layers elsewhere too."""
+        device: torch.device = self.lm.get_input_embeddings().weight.device
+        return device
 
     @property
     def dtype(self) -> torch.dtype:
@@ -332,7 +341,8 @@ def prove(model: Model) -> None:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any = None) -> None:
             value = (args[0] if args else kwargs["hidden_states"]) if side == "in" else output
             value = value[0] if isinstance(value, tuple) else value
-            seen[name, layer] = value.detach().float().clone()  # some blocks go on to add in place
+            # a copy, for some blocks go on to add in place; a split model's block is handed its input from elsewhere
+            seen[name, layer] = value.detach().float().clone().to(model.values(layer).device)
 
         return hook
 
@@ -379,6 +389,7 @@ def prove(model: Model) -> None:
 
 
 def check(what: str, model: Model, layer: int, got: Tensor, expected: Tensor, allowed: float) -> None:
+    expected = expected.to(got.device)
     difference = float((got - expected).norm() / expected.norm().clamp_min(1e-30))
     if not difference <= allowed:
         raise ProofFailed(
@@ -399,22 +410,25 @@ def load(
 ) -> Model:
     """Open a model: a hub id, a local folder, or a `.gguf` file.
 
-    `dtype` "auto" is float32 on a CPU and the checkpoint's own elsewhere; `device` "auto" is the GPU where there is one.
+    `dtype` "auto" is float32 on a CPU and the checkpoint's own elsewhere; `device` "auto" is the GPU where there is one,
+    "split" spreads the blocks over all GPUs.
     The family's description is proved on the loaded weights before the model is handed out.
     """
     if isinstance(source, Model):
         return source
     from .checkpoints import read
 
-    target = choose_device(device)
+    split = device == SPLIT
+    target = choose_device("auto" if split else device)
     lm, tokenizer, revision = read(
         source,
         dtype=choose_dtype(dtype, target),
         revision=revision,
         trust_remote_code=trust_remote_code,
         known=family_of,
+        split=split,
     )
-    model = Model(lm.to(target), tokenizer, source=source, revision=revision)
+    model = Model(lm if split else lm.to(target), tokenizer, source=source, revision=revision, split=split)
     prove(model)
     return model
 

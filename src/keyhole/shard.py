@@ -17,7 +17,7 @@ from .ahead import ahead
 from .corpus import UNITS
 from .errors import ModelError, OutOfMemory, UsageError
 from .kernels import AnyIndex
-from .models import DEFAULT_CONTEXT, Model
+from .models import DEFAULT_CONTEXT, SPLIT, Model
 from .plan import Plan, PlannedBatch
 
 PER = ("sentence", "prefix")
@@ -70,7 +70,8 @@ class ScanConfig:
             raise UsageError(f"--context {context} is more than the {most} tokens {model.source} was built for.")
         batch_tokens = self.batch_tokens or (2048 if model.device.type == "cpu" else 65536)
         chosen = {"context": context, "batch_tokens": batch_tokens, "bos": self.bos and model.bos_id is not None}
-        kind = {"device": model.device.type, "dtype": str(model.dtype).removeprefix("torch.")}
+        device = SPLIT if model.split else model.device.type
+        kind = {"device": device, "dtype": str(model.dtype).removeprefix("torch.")}
         return ScanConfig(**{**asdict(self), **chosen, **kind})
 
     @staticmethod

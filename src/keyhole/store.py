@@ -92,7 +92,7 @@ class NpyWriter:
         )
 
     def append(self, values: Array) -> None:
-        np.ascontiguousarray(values, self.dtype).tofile(self.file)
+        self.file.write(np.ascontiguousarray(values, self.dtype).data)  # numpy's own `tofile` misses some full disks
         self.length += len(values)
 
     def __enter__(self) -> NpyWriter:

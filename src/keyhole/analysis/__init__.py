@@ -18,7 +18,7 @@ from typing import Any
 from .. import tables
 from ..errors import RunError, UsageError
 from ..lens import Head, check_lens
-from ..models import Model, load
+from ..models import SPLIT, Model, load
 from ..run import Run
 from ..shard import ScanConfig
 from ..values import Values
@@ -197,6 +197,8 @@ class _Work:
 
 def model_of(run: Run, model: Model | str | None = None, device: str = "auto") -> Model:
     """The model a run was made with: its weights must be the very same."""
+    if device == SPLIT or (isinstance(model, Model) and model.split):
+        raise UsageError("The analyses need the model on one device: --device cuda or cpu, not split.")
     config, about = ScanConfig.from_dict(run.manifest["config"]), run.manifest["model"]
     if not isinstance(model, Model):
         model = load(
