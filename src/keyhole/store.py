@@ -14,6 +14,7 @@ What the analyses add, after the scan, each file written whole or not at all:
     values_LENS.json            what a lens was set to; written last, so where it is the arrays beside it are whole
     values_LENS_*.npy           what every value says: tokens and logits at both ends, max_prob, entropy, and the index by token
     values_norms.npy similar_cells.npy similar_cosines.npy      of the values themselves
+    report/index.html           the report
 
 A run is built in `NAME.partial` and renamed into place when it is whole, so a directory called NAME is a finished run.
 `NAME.partial` also holds the plan and the last checkpoint, which is all a resumed scan needs.
