@@ -148,7 +148,7 @@ class Index:
             [[] for _ in range(layers)] for _ in range(sides)
         ]
         self._waiting = np.zeros((sides, layers), np.int64)
-        self._scratch = torch.empty(0)
+        self._memory = torch.empty(0)
 
     # The state
 
@@ -188,13 +188,16 @@ class Index:
 
     def update(self, layer: int, x: Tensor, batch: Candidates) -> None:
         """Take in one layer's coefficients [rows, columns, cells] of a batch: all of it, or (out of memory) none."""
-        picked = x.reshape(-1, self.cells).index_select(0, batch.index.to(x.device)).float()
-        if self._scratch.shape != picked.shape or self._scratch.device != picked.device:
-            self._scratch = torch.empty_like(picked)
+        picked, scratch = self._room(len(batch.index), x.device)
+        flat, index = x.reshape(-1, self.cells), batch.index.to(x.device)
+        if x.dtype == torch.float32:
+            torch.index_select(flat, 0, index, out=picked)
+        else:
+            picked.copy_(flat.index_select(0, index))
         weights = batch.weights.to(picked.device)
         total = weights @ picked
-        squares = weights @ torch.mul(picked, picked, out=self._scratch)
-        active = weights @ torch.gt(picked, 0, out=self._scratch)
+        squares = weights @ torch.mul(picked, picked, out=scratch)
+        active = weights @ torch.gt(picked, 0, out=scratch)
         blocks, width = batch.valid.shape
         by_block = picked.view(blocks, width, self.cells)
         high, low = (by_block.amax(1), by_block.amin(1)) if width > 1 else (picked, picked)
@@ -214,6 +217,13 @@ class Index:
             self._waiting[side, layer] += len(cells)
             if self._waiting[side, layer] > 2 * self.cells:
                 self._merge(side, layer)
+
+    def _room(self, rows: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Two arrays [rows, cells] in memory that is kept: taken anew for every layer, it would be paged in every time."""
+        if self._memory.numel() < 2 * rows * self.cells or self._memory.device != device:
+            self._memory = torch.empty(2 * rows * self.cells, device=device)
+        picked, scratch = self._memory[: 2 * rows * self.cells].view(2, rows, self.cells)
+        return picked, scratch
 
     def _survivors(
         self, side: int, layer: int, best: Tensor, by_block: Tensor, batch: Candidates
