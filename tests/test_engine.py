@@ -196,6 +196,20 @@ def test_ctrl_c_saves_what_is_done(
     assert content(keyhole.scan(tiny("llama"), [text], out=out, resume=True, **OPTIONS).path) == whole
 
 
+def test_ctrl_c_while_results_are_written_loses_nothing(
+    text: Path, tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = engine.save_results
+
+    def stop_and_save(*args: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+        save(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(engine, "save_results", stop_and_save)
+    run = keyhole.scan(tiny("llama"), [text], out=tmp_path / "run", **OPTIONS)
+    assert content(run.path) == whole
+
+
 def test_a_scan_in_a_thread_leaves_signals_alone(text: Path, tmp_path: Path, whole: dict[str, bytes]) -> None:
     thread = threading.Thread(target=lambda: keyhole.scan(tiny("llama"), [text], out=tmp_path / "run", **OPTIONS))
     thread.start()

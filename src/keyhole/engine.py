@@ -145,25 +145,32 @@ def _scan(source: Model | str, names: list[str], config: ScanConfig, partial: st
     )
     planned = time.time()
     _check_room(partial.path, index)
-    with finite(model, config):
-        _run_batches(model, plan, index, config, partial, progress)
-    scanned = time.time()
-    save_results(index, plan.unit_offsets, partial)
-    model.encoder.save(str(store.tokenizer_file(partial.path)))
-    manifest = _manifest(model, names, config, summary, index.n)
-    log = {
-        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
-        "device": str(model.device),
-        "seconds": {
+    with (
+        stop_when_asked() as stopped
+    ):  # also while results are written: a stop there would lose what no checkpoint holds
+        with finite(model, config):
+            _run_batches(model, plan, index, config, partial, progress, stopped)
+        scanned = time.time()
+        save_results(index, plan.unit_offsets, partial)
+        model.encoder.save(str(store.tokenizer_file(partial.path)))
+        manifest = _manifest(model, names, config, summary, index.n)
+        seconds = {
             "load": round(loaded - began, 3),
             "plan": round(planned - loaded, 3),
             "scan": round(scanned - planned, 3),
             "write": round(time.time() - scanned, 3),
-        },
-    }
-    partial.finish(manifest, log)
+        }
+        partial.finish(manifest, _log(model, seconds))
     return Run(partial.out)
+
+
+def _log(model: Model, seconds: dict[str, float]) -> dict[str, Any]:
+    return {
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "device": str(model.device),
+        "seconds": seconds,
+    }
 
 
 def _plan(
@@ -235,7 +242,13 @@ def _check_room(path: Path, index: AnyIndex) -> None:
 
 
 def _run_batches(
-    model: Model, plan: Plan, index: AnyIndex, config: ScanConfig, partial: store.Partial, progress: Progress
+    model: Model,
+    plan: Plan,
+    index: AnyIndex,
+    config: ScanConfig,
+    partial: store.Partial,
+    progress: Progress,
+    stopped: Callable[[], bool],
 ) -> None:
     numbers = batches_of(plan, config.shard)
     done = 0
@@ -245,19 +258,18 @@ def _run_batches(
         index.load(saved)
     progress.begin(sum(map(plan.size, numbers)), sum(map(plan.size, numbers[:done])))
     wait, last = CHECKPOINT_SECONDS, time.monotonic()
-    with stop_when_asked() as stopped:
-        for number in scan_batches(model, plan, index, config, numbers[done:]):
-            done += 1
-            progress.advance(plan.size(number))
-            if time.monotonic() - last > wait or stopped():
-                began = time.monotonic()
-                _checkpoint(partial, index, done)
-                last = time.monotonic()
-                wait = max(CHECKPOINT_SECONDS, (last - began) / CHECKPOINT_SHARE)
-            if stopped() and done < len(numbers):
-                raise Interrupted(
-                    f"Stopped after {done} of {len(numbers)} batches, and saved. Run the same command with --resume to go on."
-                )
+    for number in scan_batches(model, plan, index, config, numbers[done:]):
+        done += 1
+        progress.advance(plan.size(number))
+        if time.monotonic() - last > wait or stopped():
+            began = time.monotonic()
+            _checkpoint(partial, index, done)
+            last = time.monotonic()
+            wait = max(CHECKPOINT_SECONDS, (last - began) / CHECKPOINT_SHARE)
+        if stopped() and done < len(numbers):
+            raise Interrupted(
+                f"Stopped after {done} of {len(numbers)} batches, and saved. Run the same command with --resume to go on."
+            )
 
 
 @contextlib.contextmanager
