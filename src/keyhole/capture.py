@@ -45,22 +45,23 @@ def states(model: Model, ids: Tensor, positions: Tensor) -> States:
 
         return hook
 
-    handles = []
-    for block, down in zip(model.blocks, model.downs, strict=True):
-        attention = block.get_submodule(family.attention_norm or family.attention)
-        ff = block.get_submodule(family.ff_norm) if family.ff_norm else down
-        handles += [
-            block.register_forward_pre_hook(keep("in", "in"), with_kwargs=True),
-            attention.register_forward_hook(keep("attention", "out"), with_kwargs=True),
-            down.register_forward_pre_hook(keep("coefficients", "in"), with_kwargs=True),
-            ff.register_forward_hook(keep("ff", "out"), with_kwargs=True),
-            block.register_forward_hook(keep("out", "out"), with_kwargs=True),
-        ]
-    try:
-        model.forward(ids)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with model.lock:
+        handles = []
+        for block, down in zip(model.blocks, model.downs, strict=True):
+            attention = block.get_submodule(family.attention_norm or family.attention)
+            ff = block.get_submodule(family.ff_norm) if family.ff_norm else down
+            handles += [
+                block.register_forward_pre_hook(keep("in", "in"), with_kwargs=True),
+                attention.register_forward_hook(keep("attention", "out"), with_kwargs=True),
+                down.register_forward_pre_hook(keep("coefficients", "in"), with_kwargs=True),
+                ff.register_forward_hook(keep("ff", "out"), with_kwargs=True),
+                block.register_forward_hook(keep("out", "out"), with_kwargs=True),
+            ]
+        try:
+            model.forward(ids)
+        finally:
+            for handle in handles:
+                handle.remove()
     r = [before.float() + added.float() for before, added in zip(kept["in"], kept["attention"], strict=True)]
     return States(
         r=torch.stack(r),

@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from .errors import ModelError, ProofFailed, UnknownFamily, UsageError
+
+if TYPE_CHECKING:
+    from .intervene import Edit
 
 Sink = Callable[[int, Tensor], None]
 """Receives (layer, coefficients [batch, tokens, cells]) while a batch runs."""
@@ -136,6 +141,10 @@ class Model:
         self.tokenizer = tokenizer
         self.source = source
         self.revision = revision
+        self.edits: tuple[Edit, ...] = ()
+        """what it was edited to for good (`intervene.apply`)"""
+        self.lock = threading.RLock()
+        """held while it runs: hooks are the whole model's, so two threads must not share a forward"""
         self.config = lm.config
         self.family = family_of(self.config.model_type)
         try:
@@ -205,8 +214,17 @@ class Model:
         bias = getattr(self.downs[layer], "bias", None)
         return bias if isinstance(bias, Tensor) else None
 
-    @cached_property
+    @property
     def fingerprint(self) -> str:
+        """What the model computes, as a hash: that of its weights, or another one where it is edited for good."""
+        if not self.edits:
+            return self.weights_fingerprint
+        from .intervene import fingerprint
+
+        return fingerprint(self.weights_fingerprint, self.edits)
+
+    @cached_property
+    def weights_fingerprint(self) -> str:
         """A hash of every weight and of the configuration, the same on any device."""
         settings = {key: value for key, value in self.config.to_diff_dict().items() if key not in NOT_COMPUTED}
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
@@ -249,7 +267,7 @@ class Model:
     @torch.inference_mode()
     def forward(self, ids: Tensor) -> None:
         """Run the blocks on right-padded windows [rows, columns]. The vocabulary head is not run."""
-        with _without_looking(), _attention_for(ids.shape[1], self.device):
+        with self.lock, _without_looking(), _attention_for(ids.shape[1], self.device):
             self.lm.base_model(input_ids=ids.to(self.device, non_blocking=True), use_cache=False)
 
     def run(self, ids: Tensor, sink: Sink) -> None:
@@ -258,12 +276,13 @@ class Model:
         def hook(layer: int) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
             return lambda module, inputs: sink(layer, inputs[0].reshape(*ids.shape, self.cells))
 
-        handles = [down.register_forward_pre_hook(hook(layer)) for layer, down in enumerate(self.downs)]
-        try:
-            self.forward(ids)
-        finally:
-            for handle in handles:
-                handle.remove()
+        with self.lock:
+            handles = [down.register_forward_pre_hook(hook(layer)) for layer, down in enumerate(self.downs)]
+            try:
+                self.forward(ids)
+            finally:
+                for handle in handles:
+                    handle.remove()
 
     def batch(self, windows: Sequence[Sequence[int] | npt.NDArray[Any]], *, bos: bool = True) -> Batch:
         """Windows of token ids, right-padded into one batch."""
@@ -307,6 +326,14 @@ def _attention_for(columns: int, device: torch.device) -> Iterator[None]:
         yield
 
 
+class _Looks:
+    """What transformers would look at, put away while any thread runs a model; the last one puts it back."""
+
+    lock = threading.Lock()
+    running = 0
+    before: ClassVar[list[tuple[Any, str, Any]]] = []
+
+
 @contextlib.contextmanager
 def _without_looking() -> Iterator[None]:
     """Keep transformers from reading inputs back: whether several texts are packed into a row (none are), whether there
@@ -318,15 +345,21 @@ def _without_looking() -> Iterator[None]:
         (masking_utils, "find_packed_sequence_indices", lambda position_ids: None),
         (PreTrainedModel, "warn_if_padding_and_no_attention_mask", lambda *args, **kwargs: None),
     ]
-    before = [(owner, name, getattr(owner, name)) for owner, name, _ in looks if hasattr(owner, name)]
-    try:
-        for owner, name, instead in looks:
-            if hasattr(owner, name):
+    with _Looks.lock:
+        _Looks.running += 1
+        if _Looks.running == 1:
+            there = [(owner, name, instead) for owner, name, instead in looks if hasattr(owner, name)]
+            _Looks.before = [(owner, name, getattr(owner, name)) for owner, name, _ in there]
+            for owner, name, instead in there:
                 setattr(owner, name, instead)
+    try:
         yield
     finally:
-        for owner, name, value in before:
-            setattr(owner, name, value)
+        with _Looks.lock:
+            _Looks.running -= 1
+            if not _Looks.running:
+                for owner, name, value in _Looks.before:
+                    setattr(owner, name, value)
 
 
 def prove(model: Model) -> None:
@@ -407,14 +440,21 @@ def load(
     device: str = "auto",
     revision: str | None = None,
     trust_remote_code: bool = False,
+    edits: str | os.PathLike[str] | dict[str, Any] | Sequence[Edit] | None = None,
 ) -> Model:
     """Open a model: a hub id, a local folder, or a `.gguf` file.
 
     `dtype` "auto" is float32 on a CPU and the checkpoint's own elsewhere; `device` "auto" is the GPU where there is one,
     "split" spreads the blocks over all GPUs.
     The family's description is proved on the loaded weights before the model is handed out.
+    `edits` scale coefficients of it for good: a file the explorer saved, what is in one, or a list (`keyhole.intervene`).
     """
     if isinstance(source, Model):
+        if edits is not None:
+            raise UsageError(
+                "This model is loaded already, and others may hold it. Load it by name with edits, or edit it for a while: "
+                "with keyhole.intervene.applied(model, edits): …"
+            )
         return source
     from .checkpoints import read
 
@@ -430,6 +470,10 @@ def load(
     )
     model = Model(lm if split else lm.to(target), tokenizer, source=source, revision=revision, split=split)
     prove(model)
+    if edits is not None:
+        from . import intervene
+
+        intervene.apply(model, intervene.read(edits, model))
     return model
 
 
