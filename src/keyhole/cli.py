@@ -364,6 +364,22 @@ def report(
 
 
 @app.command()
+def serve(
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    host: Annotated[
+        str, typer.Option(help="The address to listen on; any but this machine's own needs a token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port; the next free one where it is taken.", min=0, max=65535)] = 8765,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Do not open the browser.")] = False,
+) -> None:
+    """The explorer: look through every cell, in the browser."""
+    from .run import Run
+    from .web.serve import serve as answer
+
+    answer(Run(run), host=host, port=port, browse=not no_open)
+
+
+@app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="The run directory to write.")] = Path("runs/demo"),
     every: Annotated[

@@ -214,7 +214,7 @@ class Run:
             tokens=[self.vocabulary.piece(i) for i in prefix],
             prefix=self.vocabulary.text(prefix),
             next_token=None if next_id is None else self.vocabulary.piece(next_id),
-            count=self._count(unit, position),
+            count=self.count(unit, position),
             ids=prefix,
             next_id=next_id,
         )
@@ -234,16 +234,31 @@ class Run:
         begin, end = self._corpus["unit_offsets"][unit : unit + 2]
         return self._corpus["tokens"][begin:end]  # type: ignore[return-value]
 
+    @property
+    def tokens(self) -> npt.NDArray[Any]:
+        """The corpus, unit after unit."""
+        return self._corpus["tokens"]
+
+    @property
+    def unit_offsets(self) -> npt.NDArray[np.int64]:
+        """[units + 1] where each unit begins in the corpus' tokens."""
+        return self._corpus["unit_offsets"]
+
     def unit_source(self, unit: int) -> tuple[int, int]:
         """The document a unit stands in, and where in its text it starts."""
         return int(self._corpus["unit_documents"][unit]), int(self._corpus["unit_starts"][unit])
 
+    @property
+    def room(self) -> int:
+        """How many of a unit's own tokens one window holds."""
+        return self.context - int(self.manifest["config"]["starts"])
+
     def window_start(self, position: int) -> int:
         """Where the window of a position starts: 0, unless the unit is longer than the context."""
-        room = self.context - int(self.manifest["config"]["starts"])
-        return position // room * room
+        return position // self.room * self.room
 
-    def _count(self, unit: int, position: int) -> int:
+    def count(self, unit: int, position: int) -> int:
+        """How often a prefix occurs in the corpus."""
         token = int(self._corpus["unit_offsets"][unit]) + position
         repeated = self._corpus["repeated_tokens"]
         at = int(np.searchsorted(repeated, token))

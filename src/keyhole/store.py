@@ -16,6 +16,11 @@ What the analyses add, after the scan, each file written whole or not at all:
     values_norms.npy similar_cells.npy similar_cosines.npy      of the values themselves
     report/index.html           the report
 
+What people add, a line a save:
+
+    annotations/NAME.jsonl      the patterns an annotator found
+    notes.jsonl                 notes on cells
+
 A run is built in `NAME.partial` and renamed into place when it is whole, so a directory called NAME is a finished run.
 `NAME.partial` also holds the plan and the last checkpoint, which is all a resumed scan needs.
 """
@@ -347,6 +352,14 @@ def report_file(path: Path) -> Path:
     return path / "report" / "index.html"
 
 
+def annotations_folder(path: Path) -> Path:
+    return path / "annotations"
+
+
+def notes_file(path: Path) -> Path:
+    return path / "notes.jsonl"
+
+
 def tokenizer_file(path: Path) -> Path:
     return path / "tokenizer.json"
 
@@ -388,6 +401,30 @@ def read_lens(path: Path, lens: str) -> dict[str, Any] | None:
 
 def drop_lens(path: Path, lens: str) -> None:
     (path / f"values_{lens}.json").unlink(missing_ok=True)
+
+
+def append_line(path: Path, value: Any) -> None:
+    """A record added to a JSONL file and flushed to disk. A line that a crash cut short stays alone on its line."""
+    with disk_errors(path):
+        path.parent.mkdir(exist_ok=True)
+        with path.open("a+b") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+            torn = file.read(1) not in (b"", b"\n")
+            line = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+            file.write((b"\n" if torn else b"") + line + b"\n")
+            sync(file)
+
+
+def read_lines(path: Path) -> list[Any]:
+    """The records of a JSONL file, None for a line that is none."""
+    lines: list[Any] = []
+    for line in path.read_bytes().split(b"\n") if path.is_file() else ():
+        if line.strip():
+            try:
+                lines.append(json.loads(line))
+            except (ValueError, RecursionError):
+                lines.append(None)
+    return lines
 
 
 def read_log(path: Path) -> dict[str, Any]:

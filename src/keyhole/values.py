@@ -124,14 +124,20 @@ class Values:
 
     def promoting(self, token: int, limit: int | None = None) -> list[Speaker]:
         """The cells with the token among their first 30, largest logit first."""
-        return self._speakers("top", self.top_logits, token, limit)
+        return self._speakers("top", token, limit)
 
     def demoting(self, token: int, limit: int | None = None) -> list[Speaker]:
         """The cells with the token among their last 30, smallest logit first."""
-        return self._speakers("bottom", self.bottom_logits, token, limit)
+        return self._speakers("bottom", token, limit)
 
-    def _speakers(self, side: str, logits: npt.NDArray[Any], token: int, limit: int | None) -> list[Speaker]:
-        offsets, places = self._array(f"index_{side}_offsets"), self._array(f"index_{side}_places")
+    def places(self, side: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+        """The index by token of one side, 'top' or 'bottom': offsets, the places from one offset to the next (flat indices
+        into [layers, cells, 30], strongest first), and the logits found there."""
+        logits = self.top_logits if side == "top" else self.bottom_logits
+        return self._array(f"index_{side}_offsets"), self._array(f"index_{side}_places"), logits
+
+    def _speakers(self, side: str, token: int, limit: int | None) -> list[Speaker]:
+        offsets, places, logits = self.places(side)
         if not 0 <= token < len(offsets) - 1:
             raise UsageError(f"There is no token {token}: the vocabulary has {len(offsets) - 1:,}.")
         begin, end = int(offsets[token]), int(offsets[token + 1])

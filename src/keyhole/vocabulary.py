@@ -38,6 +38,10 @@ class Vocabulary:
         """The text of a sequence of tokens."""
         return str(self.tokenizer.decode([int(i) for i in ids], skip_special_tokens=False))
 
+    def texts(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        """The texts of many sequences."""
+        return [str(text) for text in self.tokenizer.decode_batch(list(sequences), skip_special_tokens=False)]
+
     def raw(self, token: int) -> bytes:
         """The bytes a token stands for."""
         piece = self.tokenizer.id_to_token(int(token))

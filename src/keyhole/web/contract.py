@@ -1,0 +1,408 @@
+"""A run → the JSON value behind every data/… address. The server answers with these, the export writes them down.
+
+Text of the corpus and tokens go out as plain strings, never as markup; what is not a number goes out as null.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import os
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import __version__, figures, paper, show, store, values
+from ..annotations import KINDS, kinds, notes
+from ..annotations import read as read_annotations
+from ..demo import worth_showing
+from ..measured import Measured
+from ..run import Run
+from .search import Once, Search
+
+BEFORE, AFTER = 40, 8
+"""Tokens shown before a trigger's last one, and after it."""
+WORTH = 12
+KEPT_BYTES = 64 << 20
+"""Answers kept for the next who asks, in bytes at most."""
+
+
+class NotThere(LookupError):
+    """No data at this address."""
+
+
+def compact(value: Any) -> bytes:
+    """Strict JSON without a byte too many."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def short(value: Any, digits: int = 5) -> float | None:
+    """A number with as many digits as anyone reads; None where it is none."""
+    number = float(value)
+    return float(f"{number:.{digits}g}") if math.isfinite(number) else None
+
+
+def shorts(array: npt.NDArray[Any], digits: int = 4) -> list[float | None]:
+    return [short(value, digits) for value in array.tolist()]
+
+
+def packed(array: npt.NDArray[Any]) -> str:
+    return base64.b64encode(array.tobytes()).decode()
+
+
+class Explorer:
+    """One run, with everything that its answers share opened once."""
+
+    def __init__(self, run: Run, *, live: bool = False) -> None:
+        self.run, self.live = run, live
+        self.search = Search(run)
+        self.values = [values.Values(run, lens) for lens in values.available(run)]
+        self._once = Once()
+        self._kept: OrderedDict[str, bytes] = OrderedDict()
+        self._kept_bytes = 0
+        self._lock = threading.Lock()
+        self._shading = _shading(run)
+
+    # Addresses
+
+    def paths(self) -> Iterator[str]:
+        """Every address below data/, as the export writes them."""
+        run = self.run
+        yield from ("run.json", "map.json", "figures.json", "vocabulary.json", "annotations.json")
+        yield from (f"layers/{layer}.json" for layer in range(run.layers))
+        yield from (f"tokens/{page}.json" for page in range(self.search.token_pages))
+        yield from (f"words/{bucket}.json" for bucket in range(self.search.buckets))
+        yield from (f"units/{page}.json" for page in range(self.search.unit_pages))
+        yield from (f"cells/{layer}/{cell}.json" for layer in range(run.layers) for cell in range(run.cells))
+
+    def answer(self, path: str) -> Any:
+        """The value at an address below data/."""
+        name, *numbers = _parts(path)
+        plain: dict[str, Callable[[], Any]] = {
+            "run": self.about,
+            "map": self.map,
+            "figures": self.figures,
+            "vocabulary": self.vocabulary,
+            "annotations": self.annotations,
+        }
+        if not numbers and name in plain:
+            return plain[name]()
+        bounds = {
+            "layers": (self.run.layers,),
+            "cells": (self.run.layers, self.run.cells),
+            "tokens": (self.search.token_pages,),
+            "words": (self.search.buckets,),
+            "units": (self.search.unit_pages,),
+        }.get(name)
+        if not bounds or len(bounds) != len(numbers) or any(n >= b for n, b in zip(numbers, bounds, strict=True)):
+            raise NotThere(path)
+        if name == "cells":
+            return self.cell(*numbers)
+        if name == "layers":
+            return self.layer(*numbers)
+        if name == "tokens":
+            return self.search.tokens(self.values[0] if self.values else None, *numbers)
+        return self.search.words(*numbers) if name == "words" else self.search.units(*numbers)
+
+    def body(self, path: str) -> bytes:
+        """The answer as bytes. What is large, asked for often and never changes is kept."""
+        if not path.startswith(("layers/", "vocabulary", "figures", "run", "tokens/", "words/", "units/")):
+            return compact(self.answer(path))
+        with self._lock:
+            if path in self._kept:
+                self._kept.move_to_end(path)
+                return self._kept[path]
+        made = compact(self.answer(path))
+        with self._lock:
+            if path not in self._kept and len(made) <= KEPT_BYTES:
+                self._kept[path] = made
+                self._kept_bytes += len(made)
+                while self._kept_bytes > KEPT_BYTES:
+                    self._kept_bytes -= len(self._kept.popitem(last=False)[1])
+        return made
+
+    # The run
+
+    def about(self) -> dict[str, Any]:
+        run = self.run
+        model, corpus, config = (run.manifest[name] for name in ("model", "corpus", "config"))
+        counts = ("documents", "units", "tokens", "distinct_prefixes", "scanned_prefixes")
+        lenses = [each.lens for each in self.values]
+        return {
+            "keyhole": __version__,
+            "live": self.live,
+            "model": {"name": show.name(run), "family": model["family"]}
+            | {"layers": run.layers, "cells": run.cells, "signed": run.signed},
+            "corpus": {"sources": [os.path.basename(os.path.normpath(str(s))) for s in corpus["sources"]]}
+            | {name: corpus[name] for name in counts},
+            "config": {name: config[name] for name in ("top", "per", "unit", "context")},
+            "lenses": lenses,
+            "lens": lenses[0] if lenses else None,
+            "shading": self._shading is not None,
+            "worth": self._once.get("worth", lambda: worth_showing(run, min(WORTH, run.layers))),
+            "words": self.search.buckets,
+            "dead": int(np.count_nonzero(run.stats.active == 0)),
+        }
+
+    def map(self) -> dict[str, Any]:
+        """Every cell as a byte a measure: 255 unknown, 0 to 254 between the measure's ends."""
+        run = self.run
+        measures = [_measure("activity", "how often the key fires", run.stats.active_fraction)]
+        if self.values:
+            shares = np.stack([self.agreement(layer) for layer in range(run.layers)])
+            measures.append(_measure("agreement", "how often the value's top token follows the key's triggers", shares))
+            measures.append(
+                _measure("max_prob", "how sure the value is of one token", self.values[0].max_prob, log=True)
+            )
+        marked = kinds(run)
+        if marked:
+            data = np.full((run.layers, run.cells), 255, np.uint8)
+            for (layer, cell), kind in marked.items():
+                data[layer, cell] = KINDS.index(kind)
+            measures.append(
+                {"name": "pattern", "title": "what annotators found", "lo": 0, "hi": 254, "scale": "linear"}
+                | {"kinds": list(KINDS), "data": packed(data)}
+            )
+        return {"layers": run.layers, "cells": run.cells, "measures": measures}
+
+    def figures(self) -> dict[str, Any]:
+        """The report's figures that have numbers, with what the paper found and what was found here."""
+        run = self.run
+        measured = Measured.read(run)
+        charts = figures.draw(measured.tables, figures.Look(run.layers, len(run.vocabulary), figures.PAGE))
+        return {
+            "figures": [
+                {
+                    "name": finding.name,
+                    "label": finding.label,
+                    "title": finding.title,
+                    "caption": finding.caption,
+                    "note": measured.notes.get(figures.FIGURES[finding.name].table, ""),
+                    "spec": figures.spec(charts[finding.name], page=True),
+                    "finding": finding.finding,
+                    "published": finding.published,
+                    "verdicts": [
+                        {"claim": v.claim, "verdict": v.outcome, "why": v.evidence, "test": v.test}
+                        for v in measured.verdicts.get(finding.name, [])
+                    ],
+                }
+                for finding in paper.FINDINGS
+                if finding.name in charts
+            ]
+        }
+
+    def vocabulary(self) -> dict[str, Any]:
+        vocabulary = self.run.vocabulary
+        return {"pieces": [vocabulary.piece(token) for token in range(len(vocabulary))]}
+
+    def annotations(self) -> dict[str, Any]:
+        return {"annotations": [each.to_json() for each in read_annotations(self.run)], "notes": notes(self.run)}
+
+    # A layer
+
+    def layer(self, layer: int) -> dict[str, Any]:
+        run, stats = self.run, self.run.stats
+        tails, lasts, follows = self._top_triggers(layer)
+        columns: dict[str, list[Any]] = {
+            "active": shorts(stats.active_fraction[layer]),
+            "max": shorts(stats.max[layer]),
+            "min": shorts(stats.min[layer]),
+            "trigger": tails,
+            "last": lasts,
+            "next": follows,
+            "dead": (stats.active[layer] == 0).astype(int).tolist(),
+        }
+        if self.values:
+            said, piece = self.values[0], run.vocabulary.piece
+            columns |= {
+                "promotes": [[piece(token) for token in row] for row in said.top_tokens[layer, :, :3].tolist()],
+                "agreement": shorts(self.agreement(layer)),
+                "max_prob": shorts(said.max_prob[layer]),
+                "norm": shorts(said.norms[layer]),
+            }
+        return {"layer": layer, "columns": columns}
+
+    def _top_triggers(self, layer: int) -> tuple[list[str | None], list[str | None], list[str | None]]:
+        """Of each cell the strongest trigger: the end of its text, its last token, the next one."""
+        run, piece = self.run, self.run.vocabulary.piece
+        tails: list[list[int]] = []
+        lasts: list[str | None] = []
+        follows: list[str | None] = []
+        for unit, position in zip(run.units[layer, :, 0].tolist(), run.positions[layer, :, 0].tolist(), strict=True):
+            if unit < 0:
+                tails.append([])
+                lasts.append(None)
+                follows.append(None)
+                continue
+            ids = run.unit_tokens(unit)
+            tails.append([int(i) for i in ids[max(run.window_start(position), position - 39) : position + 1]])
+            lasts.append(piece(tails[-1][-1]))
+            follows.append(piece(ids[position + 1]) if position + 1 < len(ids) else None)
+        texts = run.vocabulary.texts(tails)
+        return [text[-40:] if ids else None for text, ids in zip(texts, tails, strict=True)], lasts, follows
+
+    def agreement(self, layer: int, *, lens: int = 0) -> npt.NDArray[np.float64]:
+        """[cells] the share of the triggers with a next token that is the value's top token; NaN where none has one."""
+        next_ids = self.next_ids(layer)
+        top = np.asarray(self.values[lens].top_tokens[layer, :, :1])
+        known = (next_ids >= 0).sum(1)
+        hits = ((next_ids == top) & (next_ids >= 0)).sum(1)
+        with np.errstate(invalid="ignore"):
+            share: npt.NDArray[np.float64] = hits / np.where(known, known, np.nan)
+        return share
+
+    def next_ids(self, layer: int) -> npt.NDArray[np.int64]:
+        """[cells, top] the token behind each trigger; −1 where there is none."""
+        units, positions = np.asarray(self.run.units[layer]), np.asarray(self.run.positions[layer])
+        offsets = self.run.unit_offsets
+        after = offsets[units] + positions + 1
+        there = (units >= 0) & (after < offsets[np.minimum(units + 1, len(offsets) - 1)])
+        found = np.full(units.shape, -1, np.int64)
+        found[there] = self.run.tokens[after[there]]
+        return found
+
+    # A cell
+
+    def cell(self, layer: int, index: int) -> dict[str, Any]:
+        cell = self.run.cell(layer, index)
+        stats = cell.stats
+        return {
+            "address": cell.address,
+            "layer": layer,
+            "cell": index,
+            "dead": bool(stats.active == 0),
+            "stats": {"n": stats.n, "active": stats.active}
+            | {name: short(stats[name]) for name in ("mean", "std", "max", "min")},
+            "histogram": self._histogram(layer, index),
+            "triggers": self._triggers(layer, index, negative=False),
+            "negative": self._triggers(layer, index, negative=True),
+            "values": [self._value(said, layer, index) for said in self.values],
+            "similar_keys": [[f"L{a}.{b}", n] for a, b, n in self.search.similar_keys(layer, index)],
+            "similar_values": self._similar_values(layer, index),
+        }
+
+    def _triggers(self, layer: int, index: int, *, negative: bool) -> list[dict[str, Any]]:
+        run, piece = self.run, self.run.vocabulary.piece
+        side = "_negative" if negative else ""
+        arrays = [getattr(run, name + side)[layer, index].tolist() for name in store.TRIGGERS]
+        found = []
+        for slot, (coefficient, unit, position) in enumerate(zip(*arrays, strict=True)):
+            if unit < 0:
+                break
+            ids = run.unit_tokens(unit)
+            begin, end = self.shown(len(ids), position)
+            trigger = {
+                "c": short(coefficient),
+                "unit": unit,
+                "position": position,
+                "count": run.count(unit, position),
+                "tokens": [piece(token) for token in ids[begin:end].tolist()],  # type: ignore[attr-defined]
+                "at": position - begin,
+                "cut": [begin, len(ids) - end],
+            }
+            if self._shading is not None:
+                trigger["shade"] = packed(self._shading.row(layer, index, slot, negative)[: end - begin])
+            found.append(trigger)
+        return found
+
+    def shown(self, length: int, position: int) -> tuple[int, int]:
+        """From where to where a trigger's unit is shown."""
+        return max(self.run.window_start(position), position - BEFORE), min(length, position + AFTER + 1)
+
+    def _value(self, said: values.Values, layer: int, index: int) -> dict[str, Any]:
+        at, piece = (layer, index), self.run.vocabulary.piece
+
+        def tokens(which: npt.NDArray[Any], logits: npt.NDArray[Any]) -> list[list[Any]]:
+            return [[piece(t), short(x, 4)] for t, x in zip(which[at].tolist(), logits[at].tolist(), strict=True)]
+
+        return {
+            "lens": said.lens,
+            "norm": short(said.norms[at]),
+            "max_prob": short(said.max_prob[at]),
+            "entropy": short(said.entropy[at]),
+            "promoted": tokens(said.top_tokens, said.top_logits),
+            "demoted": tokens(said.bottom_tokens, said.bottom_logits),
+            "agreement": self._agrees(said.top_tokens, "", layer, index),
+            "negative_agreement": self._agrees(said.bottom_tokens, "_negative", layer, index),
+            "rank": int(said.ranks[at]) or None,
+        }
+
+    def _agrees(self, tokens: npt.NDArray[Any], side: str, layer: int, index: int) -> dict[str, Any] | None:
+        """How often the value's first token on one side is what followed the triggers of that side."""
+        run, token = self.run, int(tokens[layer, index, 0])
+        units, positions = (getattr(run, name + side)[layer, index].tolist() for name in ("units", "positions"))
+        hits = known = 0
+        for unit, position in zip(units, positions, strict=True):
+            if unit >= 0 and position + 1 < len(ids := run.unit_tokens(unit)):
+                known += 1
+                hits += int(ids[position + 1]) == token
+        return {"token": run.vocabulary.piece(token), "hits": hits, "of": known} if known else None
+
+    def _similar_values(self, layer: int, index: int) -> list[list[Any]]:
+        arrays = self._once.get("similar values", self._similar_arrays)
+        if arrays is None:
+            return []
+        places, cosines = (array[layer, index].tolist() for array in arrays)
+        named = (divmod(place, self.run.cells) for place in places)
+        return [[f"L{a}.{b}", short(cosine, 3)] for (a, b), cosine in zip(named, cosines, strict=True)][:10]
+
+    def _similar_arrays(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
+        names = ("similar_cells", "similar_cosines")
+        if not store.has_array(self.run.path, names[0]):
+            return None
+        cells, cosines = (store.load_array(self.run.path, name) for name in names)
+        return cells, cosines
+
+    def _histogram(self, layer: int, index: int) -> dict[str, Any] | None:
+        found = self._histograms(layer, index)
+        if found is None:
+            return None
+        edges, counts, n = found
+        return {"edges": shorts(np.asarray(edges)), "counts": np.asarray(counts).tolist(), "n": int(n)}
+
+    @cached_property
+    def _histograms(self) -> Callable[[int, int], Any]:
+        try:
+            from .. import shading
+        except ImportError:
+            return lambda layer, index: None
+        return lambda layer, index: shading.histogram(self.run, layer, index)
+
+
+def _shading(run: Run) -> Any:
+    try:
+        from .. import shading
+    except ImportError:
+        return None
+    return shading.of(run)
+
+
+_ADDRESS = re.compile(r"([a-z]+)(?:/(0|[1-9]\d{0,8}))?(?:/(0|[1-9]\d{0,8}))?\.json", re.ASCII)
+
+
+def _parts(path: str) -> tuple[Any, ...]:
+    """`cells/12/345.json` → ("cells", 12, 345). Each number has one spelling, so each answer has one address."""
+    if not (match := _ADDRESS.fullmatch(path)):
+        raise NotThere(path)
+    name, *numbers = match.groups()
+    return (name, *(int(number) for number in numbers if number is not None))
+
+
+def _measure(name: str, title: str, numbers: npt.NDArray[Any], *, log: bool = False) -> dict[str, Any]:
+    array = np.asarray(numbers, np.float64)
+    known = np.isfinite(array) & (array > 0 if log else True)
+    lo, hi = (float(array[known].min()), float(array[known].max())) if known.any() else (0.0, 1.0)
+    lo = lo if log else min(lo, 0.0)
+    placed = np.log(np.where(known, array, 1)) if log else array
+    low, high = (math.log(lo), math.log(hi)) if log and known.any() else (lo, hi)
+    data = np.full(array.shape, 255, np.uint8)
+    data[known] = np.rint(254 * (placed[known] - low) / ((high - low) or 1)).astype(np.uint8)
+    scale = "log" if log else "linear"
+    return {"name": name, "title": title, "lo": short(lo), "hi": short(hi), "scale": scale, "data": packed(data)}

@@ -1,0 +1,215 @@
+"""What a search needs: the run turned around. Each index is made once, when it is first asked for."""
+
+from __future__ import annotations
+
+import re
+import threading
+import unicodedata
+from array import array
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ..run import Run
+from ..values import Values
+
+PAGE = 64
+"""Tokens, and units, in one answer."""
+SIMILAR = 10
+_Made = TypeVar("_Made")
+
+
+class Once:
+    """Things made at most once, however many threads ask; those who ask meanwhile wait."""
+
+    def __init__(self) -> None:
+        self._lock, self._locks, self._made = threading.Lock(), dict[str, threading.Lock](), dict[str, Any]()
+
+    def get(self, name: str, make: Callable[[], _Made]) -> _Made:
+        if name not in self._made:
+            with self._lock:
+                own = self._locks.setdefault(name, threading.Lock())
+            with own:
+                if name not in self._made:
+                    self._made[name] = make()
+        found: _Made = self._made[name]
+        return found
+
+
+# Words
+
+
+@cache
+def _word() -> re.Pattern[str]:
+    """A maximal run of letters, marks, digits and apostrophes: `[\\p{L}\\p{M}\\p{N}'’]+`, which Python's re cannot spell."""
+    ranges: list[list[int]] = []
+    for code in range(0x110000):
+        if unicodedata.category(chr(code))[0] in "LMN":
+            if ranges and ranges[-1][1] == code - 1:
+                ranges[-1][1] = code
+            else:
+                ranges.append([code, code])
+    letters = "".join(f"{re.escape(chr(a))}-{re.escape(chr(b))}" for a, b in ranges)
+    return re.compile(f"[{letters}'’]+")
+
+
+def words(text: str) -> list[str]:
+    """The words of a text, in order, lower-cased."""
+    return [word.lower() for word in _word().findall(text)]
+
+
+def bucket(word: str, buckets: int) -> int:
+    """FNV-1a, 32 bits, of the word's UTF-8: the page computes the same."""
+    value = 0x811C9DC5
+    for byte in word.encode():
+        value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
+    return value % buckets
+
+
+def buckets(run: Run) -> int:
+    """Into how many answers the words are dealt: so many that each stays small."""
+    tokens = int(run.manifest["corpus"]["tokens"])
+    return 64 if tokens < 2_000_000 else 256 if tokens < 20_000_000 else 1024
+
+
+class Search:
+    """The indexes of one run."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.buckets = buckets(run)
+        self._once = Once()
+
+    # Tokens
+
+    @property
+    def token_pages(self) -> int:
+        return -(-len(self.run.vocabulary) // PAGE)
+
+    def tokens(self, values: Values | None, page: int) -> dict[str, dict[str, list[list[float]]]]:
+        """For each of a page's tokens the cells whose values promote and demote it: [layer, cell, logit, rank]."""
+        found: dict[str, dict[str, list[list[float]]]] = {"promoted": {}, "demoted": {}}
+        if values is None:
+            return found
+        for name, side in (("promoted", "top"), ("demoted", "bottom")):
+            offsets, places, logits = self._once.get(f"tokens {side}", partial(values.places, side))
+            kept, flat = logits.shape[-1], logits.reshape(-1)
+            for token in range(page * PAGE, min((page + 1) * PAGE, len(offsets) - 1)):
+                at = np.asarray(places[int(offsets[token]) : int(offsets[token + 1])], np.int64)
+                if len(at):
+                    which, slots = np.divmod(at, kept)
+                    layers, cells = np.divmod(which, self.run.cells)
+                    strengths = [float(f"{x:.4g}") for x in flat[at]]
+                    rows = zip(layers.tolist(), cells.tolist(), strengths, (slots + 1).tolist(), strict=True)
+                    found[name][str(token)] = [list(row) for row in rows]
+        return found
+
+    # Units and words
+
+    @property
+    def unit_pages(self) -> int:
+        return -(-int(self.run.manifest["corpus"]["units"]) // PAGE)
+
+    def unit_text(self, unit: int) -> str:
+        return "".join(self.run.vocabulary.text(window) for _, window in self._windows(unit))
+
+    def _windows(self, unit: int) -> Iterator[tuple[int, list[int]]]:
+        """A unit as the model saw it: in windows, each with its first position."""
+        ids = self.run.unit_tokens(unit)
+        for begin in range(0, len(ids), self.run.room):
+            yield begin, [int(i) for i in ids[begin : begin + self.run.room]]
+
+    def units(self, page: int) -> dict[str, Any]:
+        """The texts of a page's units that hold triggers, and whose: [layer, cell, characters up to its last token, ±1]."""
+        units, places, positions, signs = self._once.get("units", self._by_unit)
+        found: dict[str, Any] = {}
+        begin, end = np.searchsorted(units, (page * PAGE, (page + 1) * PAGE))
+        for unit in np.unique(units[begin:end]).tolist():
+            a, b = np.searchsorted(units, (unit, unit + 1))
+            text, ends = self._ends(unit, np.unique(positions[a:b]).tolist())
+            layers, cells = np.divmod(places[a:b], self.run.cells)
+            rows = zip(layers.tolist(), cells.tolist(), positions[a:b].tolist(), signs[a:b].tolist(), strict=True)
+            found[str(unit)] = {
+                "text": text,
+                "cells": [[layer, cell, ends[position], sign] for layer, cell, position, sign in rows],
+            }
+        return {"units": found}
+
+    def _ends(self, unit: int, positions: list[int]) -> tuple[str, dict[int, int]]:
+        """A unit's text, and how many characters of it go up to each position's token."""
+        wanted, text, ends = set(positions), "", {}
+        for first, window in self._windows(unit):
+            whole = self.run.vocabulary.text(window)
+            for position in sorted(wanted & set(range(first, first + len(window)))):
+                part = self.run.vocabulary.text(window[: position - first + 1])
+                if not whole.startswith(part):  # it ends within a character
+                    part = part.rstrip("\ufffd")
+                ends[position] = len(text) + min(len(part), len(whole))
+            text += whole
+        return text, ends
+
+    def _by_unit(self) -> tuple[npt.NDArray[Any], ...]:
+        """Every trigger of both sides in the order of its unit: units, cells, positions, signs."""
+        sides = []
+        for sign, side in ((1, ""), (-1, "_negative"))[: 2 if self.run.signed else 1]:
+            units = np.asarray(getattr(self.run, "units" + side)).reshape(-1)
+            filled = np.flatnonzero(units >= 0)
+            positions = np.asarray(getattr(self.run, "positions" + side)).reshape(-1)[filled]
+            cells = (filled // self.run.top).astype(np.int32)
+            sides.append((units[filled], cells, positions, np.full(len(filled), sign, np.int8)))
+        columns = [np.concatenate(parts) for parts in zip(*sides, strict=True)]
+        order = np.argsort(columns[0], kind="stable")  # within a unit: the positive side first, by cell
+        return tuple(column[order] for column in columns)
+
+    def words(self, number: int) -> dict[str, dict[str, list[int]]]:
+        """The words of a bucket, each with the units it occurs in that hold triggers."""
+        found = self._once.get("words", self._by_word)[number]
+        return {"words": {word: found[word].tolist() for word in sorted(found)}}
+
+    def _by_word(self) -> list[dict[str, array[int]]]:
+        units = np.unique(self._once.get("units", self._by_unit)[0]).tolist()
+        every: dict[str, array[int]] = {}
+        for unit in units:
+            for word in set(words(self.unit_text(unit))):
+                every.setdefault(word, array("i")).append(unit)
+        dealt: list[dict[str, array[int]]] = [{} for _ in range(self.buckets)]
+        for word, where in every.items():
+            dealt[bucket(word, self.buckets)][word] = where
+        return dealt
+
+    # Keys that fire on the same prefixes
+
+    def similar_keys(self, layer: int, cell: int) -> list[tuple[int, int, int]]:
+        """The keys that share most triggers with this one: (layer, cell, how many)."""
+        prefixes, cells = self._once.get("prefixes", self._by_prefix)
+        own = layer * self.run.cells + cell
+        mine = self._prefixes(layer, cell)
+        begins, ends = np.searchsorted(prefixes, mine), np.searchsorted(prefixes, mine, "right")
+        shared = [cells[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
+        if not shared:
+            return []
+        others, counts = np.unique(np.concatenate(shared), return_counts=True)
+        counts[others == own] = 0
+        order = np.lexsort((others, -counts))[:SIMILAR]
+        return [(*divmod(int(others[i]), self.run.cells), int(counts[i])) for i in order if counts[i]]
+
+    def _prefixes(self, layer: int, cell: int) -> npt.NDArray[np.int64]:
+        """A cell's triggers, each as the index of its last token in the corpus."""
+        units, positions = self.run.units[layer, cell], self.run.positions[layer, cell]
+        filled = units >= 0
+        found: npt.NDArray[np.int64] = self._offsets[units[filled]] + positions[filled]
+        return found
+
+    @property
+    def _offsets(self) -> npt.NDArray[np.int64]:
+        return self._once.get("offsets", lambda: np.asarray(self.run.unit_offsets, np.int64))
+
+    def _by_prefix(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+        units, positions = np.asarray(self.run.units).reshape(-1), np.asarray(self.run.positions).reshape(-1)
+        filled = np.flatnonzero(units >= 0)
+        prefixes = self._offsets[units[filled]] + positions[filled]
+        order = np.argsort(prefixes, kind="stable")
+        return prefixes[order], (filled[order] // self.run.top).astype(np.int32)

@@ -1,0 +1,54 @@
+"""`keyhole serve`: the app on a port, the browser opened on it."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import threading
+import webbrowser
+
+import uvicorn
+
+from ..errors import UsageError
+from ..run import Run
+from .app import create
+
+_TAKEN = (errno.EADDRINUSE, errno.EACCES)
+PORTS = 50
+"""How many ports are tried, from the one that was asked for."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket on the port, or on the next one that is free."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for number in range(port, min(port + PORTS, 65536)) if port else (0,):
+        taken = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            taken.bind((host, number))
+            taken.listen(128)
+        except OSError as error:
+            taken.close()
+            if error.errno not in _TAKEN:
+                raise UsageError(f"{host} cannot be bound: {error.strerror or error}. Choose another --host.") from None
+            continue
+        return taken
+    raise UsageError(f"The ports {port} to {port + PORTS - 1} are all taken or forbidden. Choose another --port.")
+
+
+def address(host: str, port: int) -> str:
+    """The page's address as a browser wants it."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{host}:{port}/"
+
+
+def serve(run: Run, *, host: str = "127.0.0.1", port: int = 8765, browse: bool = True) -> None:
+    """Answer until Ctrl-C."""
+    listening = bind(host, port)
+    url = address(host, listening.getsockname()[1])
+    server = uvicorn.Server(uvicorn.Config(create(run), log_level="warning", server_header=False))
+    print(f"{run.path}: {url}   (Ctrl-C ends)", flush=True)
+    if browse:
+        threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+    with listening:
+        server.run([listening])
