@@ -67,6 +67,8 @@ def main() -> None:
         prefix_index = Index(model.layers, model.cells, options.top, signed=model.signed, per="prefix")
         usual = TopKPerLayer(model.layers, options.top)
         bare = sentence = prefix = topk = 0.0
+        scanning = scan_batches(model, plan, index, config, range(len(plan)))
+        by_prefixes = scan_batches(model, plan, prefix_index, by_prefix, range(len(plan)))
         model.forward(model.batch(plan[0].windows).ids)
         for number in range(len(plan)):
             planned = plan[number]
@@ -79,20 +81,21 @@ def main() -> None:
                 ]
             )
             picked = torch.from_numpy(rows)
-            one = range(number, number + 1)
             bare += timed(lambda batch=batch: model.forward(batch.ids))
-            sentence += timed(lambda one=one: list(scan_batches(model, plan, index, config, one)))
+            sentence += timed(lambda: next(scanning))
             if options.scan_only:
                 continue
-            prefix += timed(lambda one=one: list(scan_batches(model, plan, prefix_index, by_prefix, one)))
+            prefix += timed(lambda: next(by_prefixes))
             topk += timed(
                 lambda batch=batch, picked=picked: model.run(batch.ids, lambda layer, x: usual.update(layer, x, picked))
             )
+        sentence += timed(lambda: next(scanning, None))  # what still waits to be merged
         began = time.perf_counter()
         save_results(index, plan.unit_offsets, partial := Partial(folder / "x"))
         writing = time.perf_counter() - began
 
         if not options.scan_only:
+            prefix += timed(lambda: next(by_prefixes, None))
             save_results(prefix_index, plan.unit_offsets, partial)
             found = np.nan_to_num(np.load(partial.path / "coefficients.npy"))
             for layer in range(model.layers):

@@ -28,6 +28,9 @@ FRACTION = 52
 SMALLEST = float(np.nextafter(np.float32(0), np.float32(1)))
 """A trigger's coefficient is above zero."""
 
+CACHED = 4 << 20
+"""Bytes of coefficients that are read together."""
+
 UnitOf = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]
 
 
@@ -83,15 +86,17 @@ class Candidates:
     """Which entries of a batch [rows, columns] are candidates, in blocks of which one may enter a list.
 
     A block is a window (one trigger a sentence) or a single prefix. Blocks are of one width: where a window has fewer
-    candidates, its last one is repeated with weight 0, which changes neither its largest nor its smallest coefficient.
+    candidates, its first one is repeated before it and its last one behind it, with weight 0, which changes neither its
+    largest nor its smallest coefficient.
     """
 
     index: Tensor
     """[blocks · width] places in the flattened batch"""
     weights: Tensor
     """[blocks · width] 1 for a candidate, 0 for a repetition"""
-    valid: npt.NDArray[np.bool_]
-    """[blocks, width] the same as a mask"""
+    width: int
+    old: npt.NDArray[np.int64]
+    """[blocks] the column of each block's first candidate"""
     first: npt.NDArray[np.int64]
     """[blocks] the token index of each block's first column"""
 
@@ -105,17 +110,18 @@ def candidates(
     per: str,
 ) -> Candidates:
     """The candidates of a batch of windows: own tokens only, new prefixes only."""
-    place = np.arange(lengths.max())
-    valid = (place >= old[:, None]) & (place < lengths[:, None])
-    place = np.where(valid, place, lengths[:, None] - 1)
+    column = np.arange(lengths.max())
+    valid = (column >= old[:, None]) & (column < lengths[:, None])
+    place = np.clip(column, old[:, None], lengths[:, None] - 1)
     index = np.arange(len(lengths))[:, None] * columns + starts + place
+    old = old.astype(np.int64)
     if per == "prefix":
         index = index[valid][:, None]
         first_tokens = (first_tokens[:, None] + place)[valid]
         valid = np.ones(index.shape, bool)
-    return Candidates(
-        torch.from_numpy(index.ravel()), torch.from_numpy(valid.ravel().astype(np.float32)), valid, first_tokens
-    )
+        old = np.zeros(len(index), np.int64)
+    weights = torch.from_numpy(valid.ravel().astype(np.float32))
+    return Candidates(torch.from_numpy(index.ravel()), weights, valid.shape[1], old, first_tokens)
 
 
 class Index:
@@ -188,19 +194,8 @@ class Index:
 
     def update(self, layer: int, x: Tensor, batch: Candidates) -> None:
         """Take in one layer's coefficients [rows, columns, cells] of a batch: all of it, or (out of memory) none."""
-        picked, scratch = self._room(len(batch.index), x.device)
-        flat, index = x.reshape(-1, self.cells), batch.index.to(x.device)
-        if x.dtype == torch.float32:
-            torch.index_select(flat, 0, index, out=picked)
-        else:
-            picked.copy_(flat.index_select(0, index))
-        weights = batch.weights.to(picked.device)
-        total = weights @ picked
-        squares = weights @ torch.mul(picked, picked, out=scratch)
-        active = weights @ torch.gt(picked, 0, out=scratch)
-        blocks, width = batch.valid.shape
-        by_block = picked.view(blocks, width, self.cells)
-        high, low = (by_block.amax(1), by_block.amin(1)) if width > 1 else (picked, picked)
+        picked, sums, high, low = self._read(x, batch)
+        by_block = picked.view(-1, batch.width, self.cells)
         extremes = torch.stack([high.amax(0), low.amin(0)], -1).cpu().numpy()
         if not np.isfinite(extremes).all():
             raise FloatingPointError(f"Layer {layer}")
@@ -208,8 +203,8 @@ class Index:
         if self.signed:
             survivors.append(self._survivors(1, layer, -low, by_block, batch))
 
-        self.active[layer] += active.cpu().numpy().astype(np.int64)
-        add_exactly(self.sums[layer], torch.stack([total, squares], -1).cpu().numpy().astype(np.float64))
+        self.active[layer] += sums[2].astype(np.int64)
+        add_exactly(self.sums[layer], sums[:2].T)
         np.maximum(self.extremes[layer, :, 0], extremes[:, 0], out=self.extremes[layer, :, 0])
         np.minimum(self.extremes[layer, :, 1], extremes[:, 1], out=self.extremes[layer, :, 1])
         for side, (cells, keys) in enumerate(survivors):
@@ -218,26 +213,62 @@ class Index:
             if self._waiting[side, layer] > 2 * self.cells:
                 self._merge(side, layer)
 
-    def _room(self, rows: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    def _read(self, x: Tensor, batch: Candidates) -> tuple[Tensor, npt.NDArray[np.float64], Tensor, Tensor]:
+        """The candidates [blocks · width, cells], their sums (of m, of m², of m > 0) [3, cells], and each block's largest
+        and smallest. In pieces that stay in the processor's cache while all of that is asked of them."""
+        blocks = len(batch.first)
+        step = max(1, CACHED // (4 * batch.width * self.cells))
+        picked, scratch = self._room(blocks * batch.width, min(step, blocks) * batch.width, x.device)
+        flat, index, weights = x.reshape(-1, self.cells), batch.index.to(x.device), batch.weights.to(x.device)
+        by_block = picked.view(blocks, batch.width, self.cells)
+        high, low = (torch.empty(blocks, self.cells, device=x.device) for _ in range(2))
+        sums = torch.zeros(3, self.cells, dtype=torch.float64, device=x.device)
+        for begin in range(0, blocks, step):
+            rows = slice(begin * batch.width, min(begin + step, blocks) * batch.width)
+            part, weight = picked[rows], weights[rows]
+            other = scratch[: len(part)]
+            if x.dtype == torch.float32:
+                torch.index_select(flat, 0, index[rows], out=part)
+            else:
+                part.copy_(flat.index_select(0, index[rows]))
+            sums[0] += weight @ part
+            sums[1] += weight @ torch.mul(part, part, out=other)
+            sums[2] += weight @ torch.gt(part, 0, out=other)
+            if batch.width > 1:
+                torch.amax(by_block[begin : begin + step], 1, out=high[begin : begin + step])
+                torch.amin(by_block[begin : begin + step], 1, out=low[begin : begin + step])
+        if batch.width == 1:
+            high = low = picked
+        return picked, sums.cpu().numpy(), high, low
+
+    def _room(self, rows: int, more: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Two arrays [rows, cells] in memory that is kept: taken anew for every layer, it would be paged in every time."""
-        if self._memory.numel() < 2 * rows * self.cells or self._memory.device != device:
-            self._memory = torch.empty(2 * rows * self.cells, device=device)
-        picked, scratch = self._memory[: 2 * rows * self.cells].view(2, rows, self.cells)
-        return picked, scratch
+        need = (rows + more) * self.cells
+        if self._memory.numel() < need or self._memory.device != device:
+            self._memory = torch.empty(need, device=device)
+        room = self._memory[:need].view(rows + more, self.cells)
+        return room[:rows], room[rows:]
 
     def _survivors(
         self, side: int, layer: int, best: Tensor, by_block: Tensor, batch: Candidates
     ) -> tuple[npt.NDArray[Any], Keys]:
         """What can enter a list: at least the cell's t-th best (an equal one may stand earlier in the corpus)."""
         device = best.device
-        found = np.flatnonzero((best >= self._bars[side][layer].to(device)).cpu().numpy())
+        bar = self._bars[side][layer].to(device)
+        found = np.flatnonzero((best >= bar).cpu().numpy())
+        if (
+            len(found) > self.top * self.cells and not self.unit_of
+        ):  # a first batch: of a cell, only the best t can enter
+            ranked = np.partition(best.T.cpu().contiguous().numpy(), -self.top, axis=1)
+            bar = torch.maximum(bar, torch.from_numpy(ranked[:, -self.top]).to(device))
+            found = np.flatnonzero((best >= bar).cpu().numpy())
         block, cell = np.divmod(found, self.cells)
         coefficients = best.reshape(-1)[torch.from_numpy(found).to(device)].cpu()
         tokens = batch.first[block]
-        if by_block.shape[1] > 1:
+        if batch.width > 1:
             columns = by_block[torch.from_numpy(block).to(device), :, torch.from_numpy(cell).to(device)].cpu()
-            hit = (columns == (coefficients if side == 0 else -coefficients)[:, None]).numpy() & batch.valid[block]
-            tokens = tokens + hit.argmax(1)
+            hit = (columns == (coefficients if side == 0 else -coefficients)[:, None]).numpy()
+            tokens = tokens + np.maximum(hit.argmax(1), batch.old[block])
         small = np.uint16 if self.cells <= 1 << 16 else np.uint32
         return cell.astype(small), pack(coefficients.numpy(), tokens)
 
