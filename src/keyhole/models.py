@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from .errors import ModelError, ProofFailed, UnknownFamily, UsageError
+from .vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from .intervene import Edit
@@ -256,6 +257,11 @@ class Model:
         encoder.no_truncation()
         encoder.encode_special_tokens = True
         return encoder
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """Its tokens as people read them."""
+        return Vocabulary(self.encoder)
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of texts, without special tokens."""

@@ -176,16 +176,4 @@ def similar(run: Run, layer: int, cell: int) -> list[Similar]:
 
 def token_id(run: Run, text: str) -> int:
     """The token that reads `text`."""
-    vocabulary = run.vocabulary
-    ids = vocabulary.tokenizer.encode(text, add_special_tokens=False).ids
-    if len(ids) == 1 and vocabulary.piece(ids[0]) == text:
-        return int(ids[0])
-    for token in range(len(vocabulary)):  # a tokenizer may add a space of its own before it looks
-        if vocabulary.piece(token) == text:
-            return token
-    pieces = [vocabulary.piece(i) for i in ids]
-    if len(ids) == 1:
-        hint = f"The nearest is {pieces[0]!r}."
-    else:
-        hint = f"It is {len(ids)} tokens, {', '.join(map(repr, pieces))}: ask for one of them." if ids else ""
-    raise UsageError(f"{text!r} is no token of this model. {hint} Mind the space: ' Paris' and 'Paris' are two tokens.")
+    return run.vocabulary.find(text)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from .errors import UsageError
+
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -23,10 +25,10 @@ def _byte_letters() -> dict[str, int]:
 
 
 class Vocabulary:
-    """A tokenizer read back from its `tokenizer.json`; no model library needed."""
+    """A tokenizer read back from its `tokenizer.json` (or that of a model in memory); no model library needed."""
 
-    def __init__(self, path: Path) -> None:
-        self.tokenizer = Tokenizer.from_file(str(path))
+    def __init__(self, source: Path | Tokenizer) -> None:
+        self.tokenizer = Tokenizer.from_file(str(source)) if isinstance(source, Path) else source
         core = json.loads(self.tokenizer.to_str())
         self._byte_level = "ByteLevel" in json.dumps([core.get("decoder"), core.get("pre_tokenizer")])
         self._added = {token["id"] for token in core.get("added_tokens", [])}
@@ -66,3 +68,24 @@ class Vocabulary:
         if token not in self._pieces:
             self._pieces[token] = self.raw(token).decode("utf-8", "backslashreplace") or f"[{token}]"
         return self._pieces[token]
+
+    def find(self, text: str) -> int:
+        """The token that reads `text`."""
+        ids = self.tokenizer.encode(text, add_special_tokens=False).ids
+        if len(ids) == 1 and self.piece(ids[0]) == text:
+            return int(ids[0])
+        for token in range(len(self)):  # a tokenizer may add a space of its own before it looks
+            if self.piece(token) == text:
+                return token
+        pieces = [self.piece(i) for i in ids]
+        if len(ids) == 1:
+            hint = f"The nearest is {pieces[0]!r}. "
+        elif ids:
+            some = ", ".join(map(repr, pieces[:20])) + (", …" if len(ids) > 20 else "")
+            hint = f"It is {len(ids)} tokens, {some}: ask for one of them. "
+        else:
+            hint = ""
+        shown = repr(text) if len(text) <= 200 else f"{text[:200]!r}…"
+        raise UsageError(
+            f"{shown} is no token of this model. {hint}Mind the space: ' Paris' and 'Paris' are two tokens."
+        )
