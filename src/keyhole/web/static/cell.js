@@ -1,0 +1,207 @@
+// @ts-check
+/** A cell: its key on the left, its value on the right, below what it resembles and what people wrote about it. */
+import * as data from "./data.js";
+import { h, replace } from "./dom.js";
+import { histogram } from "./histogram.js";
+import { bar, cellHref, cellLink, failure, line, preview, saidList, token } from "./parts.js";
+import { address, counted, number, percent, visible, whole } from "./text.js";
+
+const SHOWN = 12;
+const PREVIEWS = 4;
+const ALIGNED = "keyhole.aligned";
+
+/** @param {import("./app.js").Place} place */
+export async function render({ run, layer, cell, signal }) {
+  const found = await data.cell(layer, cell);
+  const value = h("div", { class: "column valueside" });
+  const keys = h("div", { class: "column keyside" });
+  /** @param {data.Value | undefined} said */
+  const read = (said) => {
+    replace(keys, keySide(found, run, said));
+    replace(value, valueSide(found, said, lenses));
+  };
+  const lenses = found.values.length < 2 ? null : h("div", { class: "switch", role: "group", "aria-label": "Lens" }, found.values.map((said, i) => h("button", { type: "button", "aria-pressed": String(i === 0), onclick: () => {
+    lenses?.querySelectorAll("button").forEach((button, j) => button.setAttribute("aria-pressed", String(i === j)));
+    read(said);
+  } }, said.lens)));
+  read(found.values[0]);
+  return {
+    title: found.address,
+    body: h("div", { class: "cellpage" },
+      h("div", { class: "pagehead" }, h("h1", {}, found.address), steps(run, layer, cell)),
+      h("p", { class: "lead" }, summary(found, run)),
+      h("div", { class: "two" }, keys, value),
+      h("div", { class: "three" },
+        found.histogram && h("section", { "aria-labelledby": "histogram-title" }, h("h2", { id: "histogram-title" }, "Its coefficients"), histogram(found.histogram, found)),
+        similar("Similar keys", "fire on the same prefixes", found.similar_keys, (shared) => `${shared} shared`, signal),
+        similar("Similar values", "promote the same tokens (cosine)", found.similar_values, (cosine) => number(cosine, 2), signal)),
+      written(found, run)),
+  };
+}
+
+/** @param {data.Run} run @param {number} layer @param {number} cell */
+function steps(run, layer, cell) {
+  const { layers, cells } = run.model;
+  const at = layer * cells + cell;
+  const all = layers * cells;
+  /** @param {number} to */
+  const href = (to) => cellHref(Math.floor(to / cells), to % cells);
+  return h("nav", { class: "steps", "aria-label": "Cells" },
+    h("a", { href: href((at + all - 1) % all), rel: "prev", title: "Previous cell (k)" }, "← previous"),
+    h("a", { href: `#/L${layer}` }, `layer ${layer}`),
+    h("a", { href: href((at + 1) % all), rel: "next", title: "Next cell (j)" }, "next →"));
+}
+
+/** In a sentence or two, what is to be seen. @param {data.Cell} cell @param {data.Run} run */
+function summary(cell, run) {
+  const { stats } = cell;
+  const said = cell.values[0];
+  if (cell.dead) return [h("b", {}, "Dead: "), `no prefix of the corpus makes this key fire (${whole(stats.n)} were tried).`];
+  const parts = [`Fires on ${percent(stats.active / stats.n)} of ${whole(stats.n)} prefixes. `];
+  if (!said) return parts;
+  const top = token(said.promoted[0][0]);
+  const { agreement } = said;
+  if (agreement?.hits) return [...parts, "Its value promotes ", top, ` most, and that is what follows ${agreement.hits} of its ${counted(agreement.of, "trigger")}.`];
+  return [...parts, "Its value promotes ", top, ` most${agreement ? ", which follows none of its triggers" : ""}.`];
+}
+
+// The key
+
+/** @param {data.Cell} cell @param {data.Run} run @param {data.Value | undefined} said */
+function keySide(cell, run, said) {
+  const largest = Math.max(...[...cell.triggers, ...cell.negative].map((trigger) => Math.abs(trigger.c)), 1e-9);
+  const shaded = cell.triggers.concat(cell.negative).some((trigger) => trigger.shade !== undefined);
+  const box = h("div", { class: "triggers" });
+  const aligned = localStorage.getItem(ALIGNED) !== "no";
+  box.classList.toggle("aligned", aligned);
+  const toggle = h("button", { type: "button", class: "quiet small", "aria-pressed": String(aligned), onclick: () => {
+    const now = box.classList.toggle("aligned");
+    toggle.setAttribute("aria-pressed", String(now));
+    localStorage.setItem(ALIGNED, now ? "yes" : "no");
+  } }, "line up");
+  replace(box,
+    list(cell.triggers, largest, said?.promoted),
+    cell.negative.length > 0 && [
+      h("h3", {}, "The negative side"),
+      h("p", { class: "soft small" }, "Here the coefficient is below zero, so the cell writes its value with a minus: what it demotes becomes likelier."),
+      list(cell.negative, largest, said?.demoted)]);
+  return [
+    h("div", { class: "sidehead" }, h("h2", { class: "key" }, "Key"), h("p", { class: "soft small" }, "the texts that make it fire"), toggle),
+    cell.triggers.length > 0 || cell.negative.length > 0 ? legend(shaded) : null,
+    cell.triggers.length === 0 ? h("p", { class: "missing" }, "Dead: no prefix of the corpus makes this key fire.") : null,
+    box,
+    run.shading || !cell.triggers.length ? null : h("p", { class: "soft small" }, "Tokens are not shaded: ", h("code", {}, "keyhole analyze RUN"), " fills in their coefficients."),
+  ];
+}
+
+/** @param {boolean} shaded */
+function legend(shaded) {
+  return h("p", { class: "soft small signs" },
+    h("span", {}, h("span", { class: "last" }, "last"), " token of the prefix"),
+    h("span", {}, h("span", { class: "next" }, "next"), " token, ", h("span", { class: "next agrees" }, "named"), " by the value"),
+    shaded && h("span", {}, h("span", { class: "ramp fire" }), " coefficient at each token"));
+}
+
+/** @param {data.Trigger[]} triggers @param {number} largest @param {data.Said[] | undefined} said */
+function list(triggers, largest, said) {
+  const promoted = new Set(said?.map(([piece]) => piece));
+  return h("ol", { class: "triggerlist" }, triggers.map((trigger) => h("li", {},
+    h("span", { class: "coefficient" }, h("span", { class: "num" }, number(trigger.c)), bar(Math.abs(trigger.c) / largest, trigger.c < 0 ? "chill" : "fire")),
+    line(trigger, { largest, top: said?.[0]?.[0], promoted }),
+    trigger.count > 1 ? h("span", { class: "count", title: "how often this prefix occurs" }, `×${whole(trigger.count)}`) : null)));
+}
+
+// The value
+
+/** @param {data.Cell} cell @param {data.Value | undefined} said @param {HTMLElement | null} lenses */
+function valueSide(cell, said, lenses) {
+  const head = h("div", { class: "sidehead" }, h("h2", { class: "value" }, "Value"), h("p", { class: "soft small" }, "the tokens it then makes likelier"), lenses);
+  if (!said) return [head, h("p", { class: "missing" }, "The values are not read yet. Read them: ", h("code", {}, "keyhole analyze RUN"))];
+  const largest = Math.max(...[...said.promoted, ...said.demoted].map(([, logit]) => Math.abs(logit)), 1e-9);
+  const follow = (/** @type {data.Trigger[]} */ triggers) => new Set(triggers.map((trigger) => trigger.tokens[trigger.at + 1]).filter((next) => next !== undefined));
+  return [
+    head,
+    h("p", { class: "soft small signs" }, h("span", {}, token("token", "agrees"), " follows a trigger on the left")),
+    h("div", { class: "sides" },
+      h("div", {}, h("h3", {}, "Promoted"), saidList(said.promoted, { kind: "say", largest, shown: SHOWN, mark: follow(cell.triggers) })),
+      h("div", {}, h("h3", {}, "Demoted"), saidList(said.demoted, { kind: "unsay", largest, shown: SHOWN, mark: follow(cell.negative) }))),
+    h("ul", { class: "sentences" },
+      agreement(said.agreement, "trigger"),
+      agreement(said.negative_agreement, "trigger of the negative side", "triggers of the negative side"),
+      said.rank ? h("li", {}, `What follows the top trigger has rank ${whole(said.rank)} in the value.`) : null,
+      h("li", { class: "soft" }, `Max p ${percent(said.max_prob)}, entropy ${number(said.entropy)} nats, norm ${number(said.norm)}; lens ${said.lens}.`)),
+  ];
+}
+
+/** @param {data.Agreement | null} agreement @param {string} one @param {string} [many] */
+function agreement(agreement, one, many) {
+  return agreement && h("li", {}, token(agreement.token), ` follows ${agreement.hits} of ${counted(agreement.of, one, many)}.`);
+}
+
+// Below
+
+/**
+ * @param {string} title
+ * @param {string} what
+ * @param {[string, number][]} cells
+ * @param {(measure: number) => string} say
+ * @param {AbortSignal} signal
+ */
+function similar(title, what, cells, say, signal) {
+  const id = `${title.toLowerCase().replace(" ", "-")}-title`;
+  return h("section", { "aria-labelledby": id }, h("h2", { id }, title), h("p", { class: "soft small" }, what),
+    cells.length === 0 && h("p", { class: "soft" }, "None."),
+    h("ul", { class: "alike" }, cells.slice(0, PREVIEWS).map(([where, measure]) => h("li", {}, link(where), h("span", { class: "soft small" }, say(measure)), preview(where, signal)))),
+    cells.length > PREVIEWS && h("p", { class: "others" }, cells.slice(PREVIEWS).map(([where, measure]) => [link(where), h("span", { class: "soft small" }, ` ${say(measure)}  `)]).flat()));
+}
+
+/** @param {string} where */
+function link(where) {
+  const at = /** @type {{layer: number, cell: number}} */ (address(where));
+  return cellLink(at.layer, at.cell);
+}
+
+/** Notes and patterns. @param {data.Cell} cell @param {data.Run} run */
+function written(cell, run) {
+  const place = h("div");
+  const whole = h("section", { class: "written", "aria-labelledby": "notes-title" }, h("h2", { id: "notes-title" }, "Notes"), place);
+  data.annotations().then(
+    ({ annotations, notes }) => {
+      const patterns = annotations.filter((each) => each.layer === cell.layer && each.cell === cell.cell && !each.skipped);
+      const note = notes[cell.address] ?? "";
+      if (!run.live && !note && !patterns.length) whole.remove();
+      replace(place,
+        patterns.map(({ annotator, patterns }) => patterns.map((pattern) => h("p", {}, h("b", {}, pattern.kind), ": ", h("bdi", {}, visible(pattern.description)), h("span", { class: "soft small" }, ` (${counted(pattern.triggers.length, "trigger")}; `, h("bdi", {}, visible(annotator)), ")")))).flat(),
+        run.live ? notebook(cell, note) : note && h("p", { class: "note" }, h("bdi", {}, visible(note))),
+        run.live && cell.triggers.length > 2 && h("p", {}, h("a", { href: `#/annotate/L${cell.layer}/${cell.cell}` }, "Annotate its triggers")));
+    },
+    (error) => replace(place, failure(error)),
+  );
+  return whole;
+}
+
+/** A note that saves itself. @param {data.Cell} cell @param {string} note */
+function notebook(cell, note) {
+  const said = h("span", { class: "soft small", role: "status" });
+  let timer = 0;
+  let stored = note;
+  const save = async () => {
+    clearTimeout(timer);
+    const text = field.value;
+    if (text === stored) return;
+    try {
+      await data.post("api/notes", { layer: cell.layer, cell: cell.cell, text });
+      stored = text;
+      said.textContent = "Saved.";
+    } catch (error) {
+      said.textContent = `Not saved: ${/** @type {Error} */ (error).message}`;
+    }
+  };
+  const field = h("textarea", { id: "note", rows: 3, "aria-label": `A note on ${cell.address}`, placeholder: "What does this cell remember?", onchange: save, oninput: () => {
+    said.textContent = "";
+    clearTimeout(timer);
+    timer = window.setTimeout(save, 1000);
+  } });
+  field.value = note;
+  return h("p", { class: "notebook" }, field, said);
+}

@@ -1,0 +1,108 @@
+// @ts-check
+/** What the page knows: fetched from `data/…` (server and export alike) and `api/…` (server only), kept, and named here. */
+
+/**
+ * @typedef {{keyhole: string, live: boolean,
+ *   model: {name: string, family: string, layers: number, cells: number, signed: boolean},
+ *   corpus: {sources: string[], documents: number, units: number, tokens: number, distinct_prefixes: number, scanned_prefixes: number},
+ *   config: {top: number, per: string, unit: string, context: number},
+ *   lenses: string[], lens: string | null, shading: boolean, worth: string[], words: number, dead: number}} Run
+ * @typedef {{name: string, title: string, lo: number, hi: number, scale: string, data: string, kinds?: string[]}} Measure
+ * @typedef {{layers: number, cells: number, measures: Measure[]}} CellMap
+ * @typedef {{claim: string, verdict: string, why: string, test?: string}} Verdict
+ * @typedef {{name: string, label: string, title: string, caption: string, note: string, spec: any, finding: string, published: string, verdicts: Verdict[]}} Figure
+ * @typedef {{active: number[], max: number[], min: number[], trigger: (string | null)[], last: (string | null)[], next: (string | null)[],
+ *   dead: number[], promotes?: string[][], agreement?: (number | null)[], max_prob?: (number | null)[], norm?: (number | null)[]}} Columns
+ * @typedef {{layer: number, columns: Columns}} Layer
+ * @typedef {{c: number, unit: number, position: number, count: number, tokens: string[], at: number, cut: [number, number], shade?: string}} Trigger
+ * @typedef {{token: string, hits: number, of: number}} Agreement
+ * @typedef {[string, number]} Said
+ * @typedef {{lens: string, norm: number, max_prob: number, entropy: number, promoted: Said[], demoted: Said[],
+ *   agreement: Agreement | null, negative_agreement: Agreement | null, rank: number | null}} Value
+ * @typedef {{address: string, layer: number, cell: number, dead: boolean,
+ *   stats: {n: number, active: number, mean: number, std: number, max: number, min: number},
+ *   histogram: {edges: number[], counts: number[], n: number} | null,
+ *   triggers: Trigger[], negative: Trigger[], values: Value[],
+ *   similar_keys: [string, number][], similar_values: [string, number][]}} Cell
+ * @typedef {{layer: number, cell: number, scale: number, positions: number[] | null}} Edit
+ * @typedef {{triggers: number[], description: string, kind: string}} Pattern
+ * @typedef {{annotator: string, layer: number, cell: number, patterns: Pattern[], skipped: boolean}} Annotation
+ * @typedef {{annotations: Annotation[], notes: Record<string, string>}} Annotations
+ * @typedef {{cell: number, m: number, strength: number, effect: number}} Contribution
+ * @typedef {{tokens: string[], position: number, token: string, edited: boolean, prediction: Said[], original: Said[],
+ *   chosen: {piece: string, logit: number, p: number, original_logit: number, original_p: number},
+ *   layers: {layer: number, before: Said[], after: Said[], strongest: Contribution[], effective: Contribution[]}[]}} Prompt
+ */
+
+/** What went wrong, in words for the reader. */
+export class Failure extends Error {}
+
+const KEPT = 400;
+/** @type {Map<string, Promise<any>>} */
+const kept = new Map();
+
+/**
+ * @param {string} path
+ * @returns {Promise<any>}
+ */
+function get(path) {
+  const known = kept.get(path);
+  if (known) return known;
+  const asked = request(path).catch((error) => {
+    kept.delete(path);
+    throw error;
+  });
+  kept.set(path, asked);
+  if (kept.size > KEPT) kept.delete(/** @type {string} */ (kept.keys().next().value));
+  return asked;
+}
+
+/**
+ * @param {string} path
+ * @param {RequestInit} [options]
+ * @returns {Promise<any>}
+ */
+async function request(path, options) {
+  let response;
+  try {
+    response = await fetch(path, { credentials: "same-origin", ...options });
+  } catch {
+    throw new Failure(`${path} could not be fetched. Is the server still running?`);
+  }
+  const body = await response.json().catch(() => null);
+  if (response.ok && body !== null) return body;
+  if (body?.error?.message) throw new Failure(body.error.message);
+  if (response.status === 404) throw new Failure(`There is no ${path} here.`);
+  throw new Failure(response.ok ? `${path} is no JSON.` : `${path} was answered with ${response.status} ${response.statusText}.`);
+}
+
+/**
+ * @param {string} path
+ * @param {any} body
+ */
+export function post(path, body) {
+  return request(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) });
+}
+
+/** @returns {Promise<Run>} */
+export const run = () => get("data/run.json");
+/** @returns {Promise<CellMap>} */
+export const map = () => get("data/map.json");
+/** @returns {Promise<{figures: Figure[]}>} */
+export const figures = () => get("data/figures.json");
+/** @param {number} layer @returns {Promise<Layer>} */
+export const layer = (layer) => get(`data/layers/${layer}.json`);
+/** @param {number} layer @param {number} cell @returns {Promise<Cell>} */
+export const cell = (layer, cell) => get(`data/cells/${layer}/${cell}.json`);
+/** @returns {Promise<{pieces: string[]}>} */
+export const vocabulary = () => get("data/vocabulary.json");
+/** @param {number} token @returns {Promise<{promoted: Record<string, number[][]>, demoted: Record<string, number[][]>}>} */
+export const tokens = (token) => get(`data/tokens/${Math.floor(token / 64)}.json`);
+/** @param {number} bucket @returns {Promise<{words: Record<string, number[]>}>} */
+export const words = (bucket) => get(`data/words/${bucket}.json`);
+/** @param {number} chunk @returns {Promise<{units: Record<string, {text: string, cells: number[][]}>}>} */
+export const units = (chunk) => get(`data/units/${chunk}.json`);
+/** Never kept: others write there too. @returns {Promise<Annotations>} */
+export const annotations = () => request("data/annotations.json", { cache: "no-store" });
+/** @returns {Promise<{model: string, loaded: boolean, limits: {prompt_tokens: number, edits: number, prompt_characters: number}}>} */
+export const status = () => request("api/status", { cache: "no-store" });

@@ -1,0 +1,84 @@
+// @ts-check
+/** Elements, built without ever parsing HTML: text goes in as text, whatever it says. */
+
+/** @typedef {Node | string | number | null | undefined | false} Child */
+/** @typedef {Record<string, string | number | boolean | null | undefined | ((event: any) => void)>} Attributes */
+
+/**
+ * Fill in attributes and children. Functions are listeners (`onclick`); null and false are left out; true is an empty attribute.
+ * @template {Element} E
+ * @param {E} element
+ * @param {Attributes} attributes
+ * @param {(Child | Child[])[]} children
+ * @returns {E}
+ */
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (typeof value === "function") element.addEventListener(name.slice(2), value);
+    else if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value === true ? "" : String(value));
+  }
+  append(element, ...children);
+  return element;
+}
+
+/**
+ * @param {Element | DocumentFragment} element
+ * @param {...(Child | Child[])} children
+ */
+export function append(element, ...children) {
+  for (const child of children.flat()) {
+    if (child === null || child === undefined || child === false) continue;
+    element.append(child instanceof Node ? child : String(child));
+  }
+}
+
+/**
+ * @template {keyof HTMLElementTagNameMap} T
+ * @param {T} tag
+ * @param {Attributes} [attributes]
+ * @param {...(Child | Child[])} children
+ * @returns {HTMLElementTagNameMap[T]}
+ */
+export function h(tag, attributes = {}, ...children) {
+  return fill(document.createElement(tag), attributes, children);
+}
+
+/**
+ * @template {keyof SVGElementTagNameMap} T
+ * @param {T} tag
+ * @param {Attributes} [attributes]
+ * @param {...(Child | Child[])} children
+ * @returns {SVGElementTagNameMap[T]}
+ */
+export function svg(tag, attributes = {}, ...children) {
+  return fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
+}
+
+/**
+ * Replace what an element holds.
+ * @param {Element} element
+ * @param {...(Child | Child[])} children
+ */
+export function replace(element, ...children) {
+  element.replaceChildren();
+  append(element, ...children);
+}
+
+/**
+ * Call once, when the element comes into view (or near it).
+ * @param {Element} element
+ * @param {() => void} call
+ * @param {AbortSignal} signal
+ */
+export function whenSeen(element, call, signal) {
+  const observer = new IntersectionObserver(
+    (entries) => {
+      if (!entries.some((entry) => entry.isIntersecting)) return;
+      observer.disconnect();
+      call();
+    },
+    { rootMargin: "300px" },
+  );
+  observer.observe(element);
+  signal.addEventListener("abort", () => observer.disconnect());
+}

@@ -1,0 +1,125 @@
+// @ts-check
+/** The overview: what was scanned, cells worth a look, the map of all cells, the paper's figures. */
+import { draw } from "./chart.js";
+import * as data from "./data.js";
+import { h, replace, whenSeen } from "./dom.js";
+import { cellMap } from "./map.js";
+import { cellHref, failure, line, token } from "./parts.js";
+import { address, counted, visible, whole } from "./text.js";
+
+const CARD_TRIGGERS = 3;
+
+/** @param {import("./app.js").Place} place */
+export async function render({ run, signal }) {
+  const { model } = run;
+  const body = h(
+    "div", {},
+    h("p", { class: "kicker" }, "What a model’s memories store"),
+    h("h1", {}, "The memories of ", h("bdi", {}, visible(model.name))),
+    h("p", { class: "lead" },
+      `The feed-forward layers of this model hold ${whole(model.layers * model.cells)} memory cells. Each has a `, h("b", { class: "key" }, "key"),
+      ", which fires on some texts, and a ", h("b", { class: "value" }, "value"), ", which then makes some next tokens more likely. Pick one."),
+    worth(run, signal),
+    section("map", "All cells", `A row is a layer, a column a cell. ${run.dead ? `${counted(run.dead, "cell")} never fired.` : ""}`, async (place) => replace(place, cellMap(await data.map(), signal)), signal),
+    section("scanned", "What was scanned", "", (place) => replace(place, facts(run)), signal),
+    section("figures", "The paper’s findings, on this model", "", (place) => figures(place, signal), signal),
+  );
+  return { title: "Overview", body };
+}
+
+/**
+ * A part of the page, filled in by itself; what goes wrong is said in its place.
+ * @param {string} id
+ * @param {string} title
+ * @param {string} lead
+ * @param {(place: HTMLElement) => unknown} fill
+ * @param {AbortSignal} signal
+ */
+function section(id, title, lead, fill, signal) {
+  const place = h("div", { class: "filled" });
+  const whole = h("section", { class: id, "aria-labelledby": `${id}-title` }, h("h2", { id: `${id}-title` }, title), lead && h("p", { class: "soft" }, lead), place);
+  whenSeen(place, async () => {
+    try {
+      await fill(place);
+    } catch (error) {
+      replace(place, failure(error));
+    }
+  }, signal);
+  return whole;
+}
+
+/** @param {data.Run} run @param {AbortSignal} signal */
+function worth(run, signal) {
+  const cards = run.worth.map((where) => {
+    const at = /** @type {{layer: number, cell: number}} */ (address(where));
+    const inside = h("div", { class: "inside" });
+    const card = h("a", { class: "card", href: cellHref(at.layer, at.cell) }, h("span", { class: "cardhead" }, h("b", {}, where), h("span", {}, `layer ${at.layer} of ${run.model.layers}`)), inside);
+    whenSeen(card, async () => {
+      try {
+        replace(inside, sketch(await data.cell(at.layer, at.cell)));
+      } catch (error) {
+        replace(inside, failure(error));
+      }
+    }, signal);
+    return h("li", {}, card);
+  });
+  if (!cards.length) return null;
+  return h("section", { class: "worth", "aria-labelledby": "worth-title" }, h("h2", { id: "worth-title" }, "Worth looking at"), h("ul", { class: "cards" }, cards));
+}
+
+/** @param {data.Cell} cell */
+function sketch(cell) {
+  const said = cell.values[0];
+  const top = said?.promoted[0]?.[0];
+  const agreeing = cell.triggers.filter((trigger) => trigger.tokens[trigger.at + 1] === top);
+  const shown = [...agreeing, ...cell.triggers.filter((trigger) => !agreeing.includes(trigger))].slice(0, CARD_TRIGGERS);
+  const agreement = said?.agreement;
+  return [
+    h("span", { class: "label key" }, "fires on"),
+    h("span", { class: "lines" }, shown.map((trigger) => line(trigger, { before: 14, after: 0, top, promoted: new Set(said?.promoted.map(([piece]) => piece)) }))),
+    said && h("span", { class: "label value" }, "promotes"),
+    said && h("span", { class: "promotes" }, said.promoted.slice(0, 6).map(([piece]) => token(piece, piece === top && agreement?.hits ? "agrees" : ""))),
+    agreement && agreement.hits > 0 && h("span", { class: "soft small" }, `The top token is what follows ${agreement.hits} of ${agreement.of} triggers.`),
+  ];
+}
+
+/** @param {data.Run} run */
+function facts(run) {
+  const { model, corpus, config } = run;
+  /** @type {[string, string][]} */
+  const rows = [
+    ["Model", `${model.name} (${model.family})`],
+    ["Cells", `${model.layers} layers × ${whole(model.cells)} = ${whole(model.layers * model.cells)}`],
+    ["Corpus", corpus.sources.join(", ")],
+    ["Text", `${counted(corpus.documents, "document")}, ${counted(corpus.units, config.unit)}, ${counted(corpus.tokens, "token")}`],
+    ["Scanned", `${whole(corpus.scanned_prefixes)} distinct prefixes; ${config.top} triggers a key${config.per === "sentence" ? ", at most one a sentence" : ""}`],
+    ["Coefficients", model.signed ? "both signs" : "never negative"],
+  ];
+  return h("dl", { class: "facts" }, rows.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, h("bdi", {}, visible(value))))));
+}
+
+/** @param {HTMLElement} place @param {AbortSignal} signal */
+async function figures(place, signal) {
+  const { figures } = await data.figures();
+  if (!figures.length) {
+    replace(place, h("p", { class: "missing" }, "Nothing is measured yet. Fill the tables: ", h("code", {}, "keyhole analyze RUN")));
+    return;
+  }
+  replace(place, figures.map((figure) => {
+    const plot = h("div", { class: "plot", role: "img", "aria-label": `Chart: ${figure.title}. ${figure.verdicts.map((verdict) => `${verdict.claim}: ${verdict.verdict}`).join(". ")}` });
+    whenSeen(plot, () => void draw(plot, figure.spec, signal), signal);
+    return h("article", { class: "finding" },
+      h("h3", {}, visible(figure.title)),
+      h("div", { class: "beside" },
+        h("figure", {}, plot, figure.note && h("figcaption", {}, visible(figure.note))),
+        h("div", { class: "aside" },
+          h("h4", {}, "The paper"), h("p", {}, visible(figure.finding)),
+          figure.verdicts.length > 0 && h("h4", {}, "Here"),
+          figure.verdicts.map((verdict) => h("div", { class: "verdict" }, h("p", {}, badge(verdict.verdict), ` ${visible(verdict.claim)}.`), h("p", { class: "soft small" }, visible(verdict.why)))))));
+  }));
+}
+
+/** @param {string} verdict */
+function badge(verdict) {
+  return h("span", { class: `badge ${verdict.replaceAll(" ", "-")}` }, verdict);
+}

@@ -1,0 +1,133 @@
+// @ts-check
+/** Pieces of page that several pages show: tokens, bars, triggers, links to cells. */
+import * as data from "./data.js";
+import { append, h, replace, whenSeen } from "./dom.js";
+import { address, blank, bytes, number, visible } from "./text.js";
+
+/** @typedef {import("./data.js").Trigger} Trigger */
+
+/**
+ * A token on its own, its leading space shown.
+ * @param {string} piece
+ * @param {string} [kind] a further class
+ */
+export function token(piece, kind = "") {
+  const body = h("bdi");
+  if (!piece.trim()) append(body, h("i", {}, blank(piece)));
+  else if (piece.startsWith(" ")) append(body, h("i", {}, "␣"), visible(piece.slice(1)));
+  else append(body, visible(piece));
+  return h("span", { class: `token ${kind}`.trim(), title: visible(piece).length > 24 ? visible(piece) : null }, body);
+}
+
+/** @param {number} layer @param {number} cell */
+export const cellHref = (layer, cell) => `#/L${layer}/${cell}`;
+
+/** @param {number} layer @param {number} cell */
+export function cellLink(layer, cell) {
+  return h("a", { class: "address", href: cellHref(layer, cell) }, `L${layer}.${cell}`);
+}
+
+/**
+ * A bar as long as a share of its room. Decoration: the number stands beside it.
+ * @param {number} share
+ * @param {string} kind
+ */
+export function bar(share, kind) {
+  const fill = h("span", { class: `fill ${kind}` });
+  fill.style.width = `${Math.max(0, Math.min(1, share || 0)) * 100}%`;
+  return h("span", { class: "bar", "aria-hidden": "true" }, fill);
+}
+
+/**
+ * Tokens with numbers and bars.
+ * @param {[string, number][]} said
+ * @param {{kind: string, largest: number, shown?: number, mark?: Set<string>, format?: (value: number) => string}} options
+ */
+export function saidList(said, { kind, largest, shown = said.length, mark, format = (value) => number(value) }) {
+  const items = said.map(([piece, value], i) =>
+    h("li", { hidden: i >= shown }, token(piece, mark?.has(piece) ? "agrees" : ""), bar(Math.abs(value) / largest, kind), h("span", { class: "num" }, format(value))),
+  );
+  const list = h("ol", { class: "said" }, items);
+  if (said.length <= shown) return list;
+  const more = h("button", { class: "more", type: "button", onclick: () => {
+    items.forEach((item) => (item.hidden = false));
+    more.remove();
+  } }, `all ${said.length}`);
+  return h("div", {}, list, more);
+}
+
+/**
+ * A trigger as a line of text: what stands before, the last token boxed, the next token marked, what follows.
+ * @param {Trigger} trigger
+ * @param {{largest?: number, top?: string | null, promoted?: Set<string>, before?: number, after?: number}} [options]
+ *   largest: the coefficient that full shade stands for; top and promoted: the value's tokens; before, after: at most so many tokens
+ */
+export function line(trigger, { largest, top, promoted, before = 40, after = 8 } = {}) {
+  const { tokens, at } = trigger;
+  const shade = trigger.shade === undefined ? null : new Int8Array(bytes(trigger.shade).buffer);
+  const begin = Math.max(0, at - before);
+  const end = Math.min(tokens.length, at + 2 + after);
+  /** @param {number} i @param {string} text */
+  const shaded = (i, text) => {
+    const span = h("span", {}, visible(text));
+    if (shade && shade[i]) {
+      span.className = shade[i] > 0 ? "warm" : "cold";
+      span.style.setProperty("--s", `${Math.round((Math.abs(shade[i]) / 127) * 100)}%`);
+      if (largest) span.title = `m = ${number((shade[i] / 127) * largest, 2)}`;
+    }
+    return span;
+  };
+  const left = h("bdi", { class: "before" }, begin || trigger.cut[0] ? h("span", { class: "cut" }, "…") : null);
+  for (let i = begin; i < at; i++) left.append(shaded(i, tokens[i]));
+  const last = tokens[at] ?? "";
+  const spaced = last.startsWith(" ") && last.trim() !== "";
+  if (spaced) left.append(" ");
+  const box = shaded(at, last.trim() ? (spaced ? last.slice(1) : last) : blank(last));
+  box.classList.add("last");
+  const right = h("bdi", { class: "after" });
+  if (at + 1 < tokens.length) {
+    const next = tokens[at + 1];
+    const kind = next === top ? "next agrees" : promoted?.has(next) ? "next promoted" : "next";
+    if (next.startsWith(" ") && next.trim()) right.append(" ");
+    const span = h("span", { class: kind }, next.trim() ? visible(next.replace(/^ /, "")) : blank(next));
+    span.title = kind === "next agrees" ? "the next token, and the one the value promotes most" : kind === "next promoted" ? "the next token, and one the value promotes" : "the next token";
+    right.append(span);
+    for (let i = at + 2; i < end; i++) right.append(visible(tokens[i]));
+    if (end < tokens.length || trigger.cut[1]) right.append(h("span", { class: "cut" }, "…"));
+  } else if (trigger.cut[1] === 0) right.append(h("span", { class: "cut", title: "nothing follows" }, " ∎"));
+  return h("span", { class: "line" }, left, h("span", { class: "right" }, h("bdi", {}, box), right));
+}
+
+/**
+ * A short look at a cell, filled in when it comes into view: a trigger and what its value promotes.
+ * @param {string} where `L12.345`
+ * @param {AbortSignal} signal
+ * @param {{triggers?: number, promoted?: number}} [options]
+ */
+export function preview(where, signal, { triggers = 1, promoted = 4 } = {}) {
+  const at = /** @type {{layer: number, cell: number}} */ (address(where));
+  const place = h("span", { class: "preview" }, " ");
+  whenSeen(place, async () => {
+    try {
+      const cell = await data.cell(at.layer, at.cell);
+      const said = cell.values[0];
+      replace(
+        place,
+        cell.triggers.slice(0, triggers).map((trigger) => line(trigger, { before: 12, after: 0, top: said?.promoted[0]?.[0] })),
+        cell.dead && h("span", { class: "cut" }, "dead: no prefix makes this key fire"),
+        said && h("span", { class: "promotes" }, said.promoted.slice(0, promoted).map(([piece]) => token(piece))),
+      );
+    } catch (error) {
+      replace(place, /** @type {Error} */ (error).message);
+    }
+  }, signal);
+  return place;
+}
+
+/**
+ * What went wrong, said where the reader looks.
+ * @param {unknown} error
+ */
+export function failure(error) {
+  return h("p", { class: "missing", role: "alert" }, visible(error instanceof Error ? error.message : String(error)));
+}

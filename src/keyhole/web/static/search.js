@@ -1,0 +1,215 @@
+// @ts-check
+/** Search: a token → the values that promote it; a word or phrase → the cells whose triggers hold it; an address → there. */
+import * as data from "./data.js";
+import { h, replace } from "./dom.js";
+import { bar, cellLink, failure, preview, token } from "./parts.js";
+import { address, counted, fnv1a, number, visible, whole, words } from "./text.js";
+
+const SHOWN = 20;
+const MOST_UNITS = 300;
+const OFFERED = 24;
+const SNIPPET = 60;
+
+/** @param {import("./app.js").Place} place */
+export async function render({ run, query, signal }) {
+  const asked = query.get("q") ?? "";
+  const field = h("input", { id: "q", type: "search", value: asked, placeholder: "a token, a phrase, or a cell such as L3.17", autocomplete: "off", spellcheck: "false", maxlength: 400 });
+  const go = /** @param {Event} event */ (event) => {
+    event.preventDefault();
+    location.hash = `#/search?q=${encodeURIComponent(field.value)}`;
+  };
+  const said = h("div", { class: "results" });
+  const phrases = h("div", { class: "results" });
+  const body = h("div", {},
+    h("h1", {}, "Search"),
+    h("form", { class: "controls big", role: "search", onsubmit: go }, h("label", { for: "q" }, "Token, phrase or cell"), field, h("button", { type: "submit" }, "Search")),
+    asked.trim() ? h("div", { class: "two even" },
+      h("section", { "aria-labelledby": "values-title" }, h("h2", { id: "values-title", class: "value" }, "Values that say it"), said),
+      h("section", { "aria-labelledby": "keys-title" }, h("h2", { id: "keys-title", class: "key" }, "Keys that fire on it"), phrases)) : examples());
+  const at = address(asked);
+  if (at && at.layer < run.model.layers && (at.cell ?? 0) < run.model.cells) {
+    location.replace(`#/L${at.layer}${at.cell === null ? "" : `/${at.cell}`}`);
+    return { title: asked, body: h("div", {}, h("h1", {}, "Search"), h("p", {}, `To ${asked} …`)) };
+  }
+  if (asked.trim()) {
+    /** @param {HTMLElement} place @param {(place: HTMLElement) => Promise<void>} fill */
+    const look = (place, fill) => {
+      replace(place, h("p", { class: "soft" }, "Looking …"));
+      fill(place).catch((error) => replace(place, failure(error)));
+    };
+    look(said, (place) => tokens(place, asked, query.get("token"), run, signal));
+    look(phrases, (place) => triggers(place, asked, run, signal));
+  }
+  return { title: asked ? `Search: ${asked}` : "Search", body };
+}
+
+function examples() {
+  return h("div", {},
+    h("p", {}, "A ", h("b", {}, "token"), " finds the values that promote it; a ", h("b", {}, "word or phrase"), " finds the keys whose triggers hold it; a ", h("b", {}, "cell’s address"), " opens it."),
+    h("p", { class: "soft" }, "Try ", ["freedom", "of the", "January"].map((word, i) => [i ? ", " : "", h("a", { href: `#/search?q=${encodeURIComponent(word)}` }, word)]).flat(), "."));
+}
+
+// Tokens
+
+/**
+ * Tokens that a query may mean, best first: itself, with a leading space, in another case; then those that hold it.
+ * @param {string[]} pieces
+ * @param {string} asked
+ */
+export function meant(pieces, asked) {
+  const bare = asked.trim();
+  const low = bare.toLowerCase();
+  /** @type {[number, number, number][]} */
+  const found = [];
+  pieces.forEach((piece, id) => {
+    const text = piece.trim();
+    let how = -1;
+    if (piece === asked) how = 0;
+    else if (text === bare) how = 1;
+    else if (text.toLowerCase() === low) how = 2;
+    else if (low && text.toLowerCase().includes(low)) how = 3;
+    if (how >= 0) found.push([how, piece.length, id]);
+  });
+  found.sort((a, b) => a[0] - b[0] || a[1] - b[1] || a[2] - b[2]);
+  return found.map(([how, , id]) => ({ id, exact: how < 3 }));
+}
+
+/** @param {HTMLElement} place @param {string} asked @param {string | null} wanted @param {data.Run} run @param {AbortSignal} signal */
+async function tokens(place, asked, wanted, run, signal) {
+  if (!run.lens) {
+    replace(place, h("p", { class: "missing" }, "The values are not read yet. Read them: ", h("code", {}, "keyhole analyze RUN")));
+    return;
+  }
+  const { pieces } = await data.vocabulary();
+  const all = meant(pieces, asked);
+  if (!all.length) {
+    replace(place, h("p", {}, "No token of this model is or holds ", token(asked), ". A longer word is made of several tokens: search for one of them."));
+    return;
+  }
+  const offered = all.slice(0, OFFERED);
+  const speaking = await Promise.all(offered.map(async ({ id }) => (await data.tokens(id)).promoted[id]?.length ?? 0));
+  const first = offered.findIndex(({ exact }, i) => exact && speaking[i] > 0);
+  const chosen = wanted !== null && pieces[Number(wanted)] !== undefined ? Number(wanted) : offered[first >= 0 ? first : 0].id;
+  const chips = offered.map(({ id }, i) => h("a", { class: "chip", href: `#/search?q=${encodeURIComponent(asked)}&token=${id}`, "aria-current": id === chosen ? "true" : null }, token(pieces[id]), h("span", { class: "soft small" }, whole(speaking[i]))));
+  const page = await data.tokens(chosen);
+  replace(place,
+    h("nav", { class: "chips", "aria-label": "Tokens it may mean" }, chips),
+    all.length > offered.length && h("p", { class: "soft small" }, `${whole(all.length)} tokens hold it; the ${offered.length} nearest are offered.`),
+    speakers("promote", pieces[chosen], page.promoted[chosen] ?? [], "say", signal),
+    speakers("demote", pieces[chosen], page.demoted[chosen] ?? [], "unsay", signal));
+}
+
+/** @param {string} verb @param {string} piece @param {number[][]} cells @param {string} kind @param {AbortSignal} signal */
+function speakers(verb, piece, cells, kind, signal) {
+  if (!cells.length) return h("p", {}, `No value has `, token(piece), ` among the tokens it ${verb}s most.`);
+  const largest = Math.max(...cells.map((each) => Math.abs(each[2])));
+  return h("div", {}, h("h3", {}, `${counted(cells.length, "value")} ${cells.length === 1 ? `${verb}s` : verb} `, token(piece)),
+    listed(cells, ([layer, cell, logit, rank]) => h("li", {}, h("span", { class: "hit" }, cellLink(layer, cell), bar(Math.abs(logit) / largest, kind), h("span", { class: "num soft small" }, `${number(logit)}, rank ${rank}`)), preview(`L${layer}.${cell}`, signal, { triggers: 1, promoted: 5 }))));
+}
+
+/**
+ * A list that shows more when asked.
+ * @template T
+ * @param {T[]} items
+ * @param {(item: T) => HTMLLIElement} show
+ */
+function listed(items, show) {
+  const list = h("ol", { class: "hits" });
+  let shown = 0;
+  const more = h("button", { type: "button", class: "more", onclick: () => add() });
+  const add = () => {
+    items.slice(shown, shown + SHOWN).forEach((item) => list.append(show(item)));
+    shown = Math.min(items.length, shown + SHOWN);
+    more.textContent = `more (${whole(items.length - shown)} left)`;
+    more.hidden = shown >= items.length;
+  };
+  add();
+  return h("div", {}, list, more);
+}
+
+// Phrases
+
+/** @typedef {{layer: number, cell: number, sign: number, count: number, before: string, match: string, after: string}} Hit */
+
+/**
+ * Cells with triggers that hold the phrase, most of them first.
+ * @param {string} asked
+ * @param {data.Run} run
+ * @returns {Promise<{hits: Hit[], units: number, read: number, unknown: string[]}>}
+ */
+export async function phrase(asked, run) {
+  const all = [...new Set(words(asked))];
+  const lists = await Promise.all(all.map(async (word) => {
+    const page = await data.words(fnv1a(word) % run.words);
+    return Object.hasOwn(page.words, word) ? page.words[word] : [];
+  }));
+  const unknown = all.filter((_, i) => !lists[i].length);
+  if (!all.length || unknown.length) return { hits: [], units: 0, read: 0, unknown };
+  lists.sort((a, b) => a.length - b.length);
+  const rest = lists.slice(1).map((list) => new Set(list));
+  const units = lists[0].filter((unit) => rest.every((set) => set.has(unit)));
+  const read = units.slice(0, MOST_UNITS);
+  const chunks = [...new Set(read.map((unit) => Math.floor(unit / 64)))];
+  const pages = new Map(await Promise.all(chunks.map(async (chunk) => /** @type {const} */ ([chunk, (await data.units(chunk)).units]))));
+  /** @type {Map<string, Hit>} */
+  const hits = new Map();
+  for (const unit of read) {
+    const page = pages.get(Math.floor(unit / 64))?.[unit];
+    if (!page) continue;
+    const find = finder(page.text, asked.trim());
+    for (const [layer, cell, end, sign] of page.cells) {
+      const found = find(end);
+      if (!found) continue;
+      const name = `${layer}.${cell}.${sign}`;
+      const known = hits.get(name);
+      if (known) known.count += 1;
+      else hits.set(name, { layer, cell, sign, count: 1, ...found });
+    }
+  }
+  const sorted = [...hits.values()].sort((a, b) => b.count - a.count || b.sign - a.sign || a.layer - b.layer || a.cell - b.cell);
+  return { hits: sorted, units: units.length, read: read.length, unknown };
+}
+
+/**
+ * Finds the last place of a phrase among a text's first so many characters, whatever the case.
+ * Characters are counted as Python counts them; a text whose length changes in lower case is not cut into a snippet.
+ * @param {string} text
+ * @param {string} asked
+ */
+export function finder(text, asked) {
+  const needle = asked.toLowerCase();
+  const low = text.toLowerCase();
+  const same = low.length === text.length;
+  /** @type {string[] | null} */
+  const characters = /[\ud800-\udfff]/.test(text) ? Array.from(text) : null;
+  /** @param {number} end */
+  return (end) => {
+    const length = characters ? characters.slice(0, end).join("").length : end;
+    const at = same ? low.lastIndexOf(needle, length - needle.length) : text.slice(0, length).toLowerCase().lastIndexOf(needle);
+    if (at < 0 || (same && length < needle.length)) return null;
+    if (!same) return { before: "", match: asked, after: "" };
+    const from = Math.max(0, at - SNIPPET);
+    const to = at + needle.length;
+    return { before: (from ? "…" : "") + text.slice(from, at), match: text.slice(at, to), after: text.slice(to, Math.min(length, to + SNIPPET)) };
+  };
+}
+
+/** @param {HTMLElement} place @param {string} asked @param {data.Run} run @param {AbortSignal} signal */
+async function triggers(place, asked, run, signal) {
+  const found = await phrase(asked, run);
+  if (signal.aborted) return;
+  if (found.unknown.length) {
+    replace(place, h("p", {}, "No trigger holds ", found.unknown.map((word, i) => [i ? ", " : "", h("q", {}, h("bdi", {}, visible(word)))]).flat(), "."));
+    return;
+  }
+  if (!found.hits.length) {
+    replace(place, h("p", {}, "No trigger holds ", h("q", {}, h("bdi", {}, visible(asked.trim()))), "."));
+    return;
+  }
+  const partly = found.read < found.units;
+  replace(place,
+    h("p", { class: "soft" }, `${counted(found.hits.length, "cell")} with triggers that hold it${partly ? `, among the first ${whole(found.read)} of ${whole(found.units)} texts` : ""}.`),
+    listed(found.hits, (hit) => h("li", {},
+      h("span", { class: "hit" }, cellLink(hit.layer, hit.cell), h("span", { class: "soft small" }, `${counted(hit.count, "trigger")}${hit.sign < 0 ? ", negative side" : ""}`)),
+      h("span", { class: "snippet" }, h("bdi", {}, visible(hit.before), h("mark", {}, visible(hit.match)), visible(hit.after))))));
+}

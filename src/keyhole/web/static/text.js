@@ -1,0 +1,103 @@
+// @ts-check
+/** Text from corpora and vocabularies: made visible, cut into words, hashed. The same rules as on the Python side. */
+
+/** @type {Record<string, string>} */
+const SIGNS = { "\n": "⏎", "\r": "␍", "\t": "⇥" };
+const HIDDEN = /[\p{Cc}\p{Cf}\p{Cs}\p{Co}]/gu;
+const WORD = /[\p{L}\p{M}\p{N}'’]+/gu;
+
+/**
+ * Text a reader can trust: line ends, control, direction and format characters become signs.
+ * @param {string} text
+ */
+export function visible(text) {
+  return text.replace(HIDDEN, (c) => SIGNS[c] ?? "�");
+}
+
+/**
+ * A token of nothing but white space, spelled out.
+ * @param {string} piece
+ */
+export function blank(piece) {
+  if (!piece) return "(empty)";
+  return Array.from(piece, (c) => (c === " " ? "␣" : (SIGNS[c] ?? `U+${hex(c)}`))).join("");
+}
+
+/** @param {string} c */
+function hex(c) {
+  return /** @type {number} */ (c.codePointAt(0)).toString(16).toUpperCase().padStart(4, "0");
+}
+
+/**
+ * The words of a text, lower-cased.
+ * @param {string} text
+ * @returns {string[]}
+ */
+export function words(text) {
+  return (text.match(WORD) ?? []).map((word) => word.toLowerCase());
+}
+
+/**
+ * FNV-1a, 32 bits, of a text's UTF-8.
+ * @param {string} text
+ */
+export function fnv1a(text) {
+  let hash = 0x811c9dc5;
+  for (const byte of new TextEncoder().encode(text)) hash = Math.imul(hash ^ byte, 0x01000193);
+  return hash >>> 0;
+}
+
+/**
+ * @param {string} base64
+ * @returns {Uint8Array}
+ */
+export function bytes(base64) {
+  return Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
+}
+
+/**
+ * `L12.345`, `12.345`, `l12/345` or `L12` → layer and cell.
+ * @param {string} text
+ * @returns {{layer: number, cell: number | null} | null}
+ */
+export function address(text) {
+  const match = /^\s*(?:[Ll](\d{1,4})|(\d{1,4})(?=[./]))(?:[./](\d{1,7}))?\s*$/.exec(text);
+  return match && { layer: Number(match[1] ?? match[2]), cell: match[3] === undefined ? null : Number(match[3]) };
+}
+
+/**
+ * A number in few digits, with a real minus.
+ * @param {number | null | undefined} value
+ * @param {number} digits
+ */
+export function number(value, digits = 3) {
+  if (value === null || value === undefined) return "–";
+  if (value !== 0 && Math.abs(value) < 1e-4) return value.toExponential(1).replaceAll("-", "−");
+  const text = Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en-US") : String(Number(value.toPrecision(digits)));
+  return text.replaceAll("-", "−");
+}
+
+/** @param {number} value */
+export function whole(value) {
+  return value.toLocaleString("en-US");
+}
+
+/**
+ * A share as per cent.
+ * @param {number | null | undefined} value
+ */
+export function percent(value) {
+  if (value === null || value === undefined) return "–";
+  const share = value * 100;
+  if (share > 0 && share < 0.01) return "<0.01 %";
+  return `${share >= 10 || share === 0 ? share.toFixed(0) : share >= 1 ? share.toFixed(1) : share.toFixed(2)} %`;
+}
+
+/**
+ * @param {number} count
+ * @param {string} one
+ * @param {string} many
+ */
+export function counted(count, one, many = `${one}s`) {
+  return `${whole(count)} ${count === 1 ? one : many}`;
+}
