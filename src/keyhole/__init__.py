@@ -7,8 +7,6 @@
 Names are imported when they are first used: `import keyhole` loads neither torch nor transformers.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

@@ -371,12 +371,15 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port; the next free one where it is taken.", min=0, max=65535)] = 8765,
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open the browser.")] = False,
+    token: Annotated[
+        str | None, typer.Option(help="Who asks must know it.  [default: one is made up where --host needs it]")
+    ] = None,
 ) -> None:
     """The explorer: look through every cell, in the browser."""
     from .run import Run
     from .web.serve import serve as answer
 
-    answer(Run(run), host=host, port=port, browse=not no_open)
+    answer(Run(run), host=host, port=port, browse=not no_open, token=token)
 
 
 @app.command()

@@ -1,16 +1,13 @@
-"""The explorer over HTTP: the page, data/… from the contract, and api/… for what needs the model or is saved.
-
-Every error is JSON of one shape: {"error": {"code", "message", "detail"}}.
-"""
+"""The explorer over HTTP: the page, data/… from the contract, and api/… for what needs the model or is saved."""
 
 from __future__ import annotations
 
-import hashlib
+import json
 import mimetypes
 import re
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import vl_convert
@@ -24,24 +21,58 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from .. import figures
+from ..annotations import save, save_note
+from ..errors import KeyholeError, UsageError
 from ..run import Run
-from .contract import Explorer, NotThere, compact
+from .answers import Refused, fresh, unchanged_or
+from .contract import Explorer, NotThere
+from .guard import Guard
+from .live import Live, Read
+
+if TYPE_CHECKING:
+    from ..models import Model
 
 _STATIC = re.compile(r"[a-z0-9_-]+(\.[a-z0-9]+)+", re.ASCII)
 
 
-def create(run: Run) -> Starlette:
-    """The app for one run."""
-    explorer = Explorer(run, live=True)
+def create(
+    run: Run,
+    *,
+    host: str = "127.0.0.1",
+    token: str | None = None,
+    model: Model | None = None,
+    read: Read | None = None,
+) -> Guard:
+    """The app for one run. The model is loaded when it is first needed, unless one is given."""
+    explorer, live = Explorer(run, live=True), Live(run, model=model, read=read)
 
     def data(request: Request) -> Response:
         path = request.path_params["path"]
         try:
-            return _unchanged_or(request, explorer.body(path), "application/json")
+            return unchanged_or(request, explorer.body(path), "application/json")
         except NotThere:
-            raise HTTPException(404, f"There is no data/{path:.200}.") from None
+            raise Refused(404, "not_found", f"There is no data/{path:.200}.") from None
         except duckdb.Error:
-            raise HTTPException(503, "The run's tables are being written. Ask again in a moment.") from None
+            message = "The run's tables are being written. Ask again in a moment."
+            raise Refused(503, "busy", message, Retry_After="5") from None
+
+    def status(request: Request) -> Response:
+        return fresh(live.status())
+
+    async def prompt(request: Request) -> Response:
+        return fresh(await live.prompt(await _asked(request)))
+
+    async def edits(request: Request) -> Response:
+        return fresh(await live.edits(await _asked(request)))
+
+    async def annotations(request: Request) -> Response:
+        if request.method != "POST":
+            return fresh(await run_in_threadpool(explorer.annotations))
+        annotation = await run_in_threadpool(save, run, await _asked(request))
+        return fresh({"saved": True, "annotation": annotation.to_json()})
+
+    async def note(request: Request) -> Response:
+        return fresh({"saved": True, "note": await run_in_threadpool(save_note, run, await _asked(request))})
 
     app = Starlette(
         routes=[
@@ -49,12 +80,23 @@ def create(run: Run) -> Starlette:
             Route("/index.html", page),
             Route("/static/{name}", static),
             Route("/data/{path:path}", data),
+            Route("/api/status", status),
+            Route("/api/prompt", prompt, methods=["POST"]),
+            Route("/api/edits", edits, methods=["POST"]),
+            Route("/api/annotations", annotations, methods=["GET", "POST"]),
+            Route("/api/notes", note, methods=["POST"]),
         ],
         middleware=[Middleware(GZipMiddleware, minimum_size=1000, compresslevel=4)],
-        exception_handlers={HTTPException: _refused, Exception: _failed},
+        exception_handlers={
+            Refused: _refused,
+            HTTPException: _http,
+            UsageError: _usage,
+            KeyholeError: _keyhole,
+            Exception: _failed,
+        },
     )
     app.router.redirect_slashes = False
-    return app
+    return Guard(app, host=host, token=token)
 
 
 # The page
@@ -71,13 +113,14 @@ def static(request: Request) -> Response:
 def _file(request: Request, name: str) -> Response:
     content = static_file(name)
     if content is None:
-        raise HTTPException(404, f"There is no static/{name:.200}.")
-    return _unchanged_or(request, content, media_type(name))
+        raise Refused(404, "not_found", f"There is no static/{name:.200}.")
+    return unchanged_or(request, content, media_type(name))
 
 
 def static_files() -> list[str]:
     """The page's files, without the Vega bundle."""
-    return sorted(entry.name for entry in (resources.files(__package__) / "static").iterdir() if entry.is_file())
+    folder = resources.files(__package__) / "static"
+    return sorted(entry.name for entry in folder.iterdir() if entry.is_file() and _STATIC.fullmatch(entry.name))
 
 
 def static_file(name: str) -> bytes | None:
@@ -102,34 +145,49 @@ def vega() -> bytes:
     return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=figures.vega_lite())).encode()
 
 
-# Answers
+# Requests and refusals
 
 
-def _unchanged_or(request: Request, body: bytes, media: str) -> Response:
-    """The body, or 304 where the browser has it: it asks every time, so nothing stale is shown."""
-    tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
-    headers = {"ETag": tag, "Cache-Control": "no-cache"}
-    if tag in [each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")]:
-        return Response(status_code=304, headers=headers)
-    return Response(body, media_type=media, headers=headers)
+async def _asked(request: Request) -> dict[str, Any]:
+    """The JSON object of a request."""
+
+    def constant(name: str) -> Any:
+        raise ValueError(f"{name} is no JSON")
+
+    try:
+        value = json.loads(await request.body(), parse_constant=constant)
+    except (ValueError, RecursionError) as error:
+        raise Refused(400, "bad_json", f"The request is no JSON: {error}"[:300]) from None
+    if not isinstance(value, dict):
+        raise Refused(422, "wrong_value", "The request must be a JSON object.")
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise Refused(422, "wrong_value", "The request has half a character (a lone surrogate) in a text.") from None
+    return value
 
 
-CODES = {400: "bad_request", 404: "not_found", 405: "not_allowed", 503: "busy"}
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)
+    return error.response()
 
 
-def error(status: int, code: str, message: str, detail: dict[str, Any] | None = None, **headers: str) -> Response:
-    body = compact({"error": {"code": code, "message": message, "detail": detail or {}}})
-    return Response(body, status, {"Cache-Control": "no-store", **headers}, "application/json")
+async def _http(request: Request, error: Exception) -> Response:
+    """What the router itself refuses."""
+    assert isinstance(error, HTTPException)
+    code = {404: "not_found", 405: "not_allowed"}.get(error.status_code, "refused")
+    refused = Refused(error.status_code, code, f"{error.detail}: {request.method} {request.url.path:.200}")
+    refused.headers |= dict(error.headers or {})
+    return refused.response()
 
 
-async def _refused(request: Request, exception: Exception) -> Response:
-    assert isinstance(exception, HTTPException)
-    code = CODES.get(exception.status_code, "refused")
-    return error(exception.status_code, code, exception.detail, None, **dict(exception.headers or {}))
+async def _usage(request: Request, error: Exception) -> Response:
+    return Refused(422, "wrong_value", str(error)).response()
 
 
-async def _failed(request: Request, exception: Exception) -> Response:
-    return error(500, "failed", "The server failed at this request. Its terminal says why.")
+async def _keyhole(request: Request, error: Exception) -> Response:
+    return Refused(503, "not_possible", str(error), Retry_After="60").response()
 
 
-__all__ = ["create", "run_in_threadpool"]
+async def _failed(request: Request, error: Exception) -> Response:
+    return Refused(500, "failed", "The server failed at this request; its terminal says why.").response()

@@ -6,7 +6,7 @@ import re
 import threading
 import unicodedata
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, TypeVar
 
@@ -19,6 +19,8 @@ from ..values import Values
 PAGE = 64
 """Tokens, and units, in one answer."""
 SIMILAR = 10
+BLOCK = 1024
+"""Tokens of a unit that are decoded in one go to see where each ends."""
 _Made = TypeVar("_Made")
 
 
@@ -114,13 +116,7 @@ class Search:
         return -(-int(self.run.manifest["corpus"]["units"]) // PAGE)
 
     def unit_text(self, unit: int) -> str:
-        return "".join(self.run.vocabulary.text(window) for _, window in self._windows(unit))
-
-    def _windows(self, unit: int) -> Iterator[tuple[int, list[int]]]:
-        """A unit as the model saw it: in windows, each with its first position."""
-        ids = self.run.unit_tokens(unit)
-        for begin in range(0, len(ids), self.run.room):
-            yield begin, [int(i) for i in ids[begin : begin + self.run.room]]
+        return self.run.vocabulary.text(self.run.unit_tokens(unit))
 
     def units(self, page: int) -> dict[str, Any]:
         """The texts of a page's units that hold triggers, and whose: [layer, cell, characters up to its last token, ±1]."""
@@ -140,15 +136,17 @@ class Search:
 
     def _ends(self, unit: int, positions: list[int]) -> tuple[str, dict[int, int]]:
         """A unit's text, and how many characters of it go up to each position's token."""
-        wanted, text, ends = set(positions), "", {}
-        for first, window in self._windows(unit):
-            whole = self.run.vocabulary.text(window)
-            for position in sorted(wanted & set(range(first, first + len(window)))):
-                part = self.run.vocabulary.text(window[: position - first + 1])
-                if not whole.startswith(part):  # it ends within a character
-                    part = part.rstrip("\ufffd")
-                ends[position] = len(text) + min(len(part), len(whole))
-            text += whole
+        ids = [int(i) for i in self.run.unit_tokens(unit)]
+        decode, text, ends = self.run.vocabulary.text, self.unit_text(unit), {}
+        begin = before = 0
+        for position in sorted(positions):
+            while position >= begin + BLOCK:  # a long unit is not decoded anew from its beginning each time
+                before += len(decode(ids[begin : begin + BLOCK]))
+                begin += BLOCK
+            part = decode(ids[begin : position + 1])
+            if not text.startswith(part, before):  # it ends within a character
+                part = part.rstrip("\ufffd")
+            ends[position] = min(before + len(part), len(text))
         return text, ends
 
     def _by_unit(self) -> tuple[npt.NDArray[Any], ...]:

@@ -6,12 +6,14 @@ import errno
 import socket
 import threading
 import webbrowser
+from urllib.parse import quote
 
 import uvicorn
 
 from ..errors import UsageError
 from ..run import Run
 from .app import create
+from .guard import token_for
 
 _TAKEN = (errno.EADDRINUSE, errno.EACCES)
 PORTS = 50
@@ -42,11 +44,17 @@ def address(host: str, port: int) -> str:
     return f"http://{host}:{port}/"
 
 
-def serve(run: Run, *, host: str = "127.0.0.1", port: int = 8765, browse: bool = True) -> None:
-    """Answer until Ctrl-C."""
+def serve(
+    run: Run, *, host: str = "127.0.0.1", port: int = 8765, browse: bool = True, token: str | None = None
+) -> None:
+    """Answer until Ctrl-C. Off this machine a token is needed; it is in the address that is printed, once."""
+    token = token_for(host, token)
     listening = bind(host, port)
-    url = address(host, listening.getsockname()[1])
-    server = uvicorn.Server(uvicorn.Config(create(run), log_level="warning", server_header=False))
+    url = address(host, listening.getsockname()[1]) + (f"?token={quote(token, safe='')}" if token else "")
+    app = create(run, host=host, token=token)
+    server = uvicorn.Server(
+        uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, date_header=False)
+    )
     print(f"{run.path}: {url}   (Ctrl-C ends)", flush=True)
     if browse:
         threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()

@@ -1,0 +1,133 @@
+"""What needs the model: a prompt read, edits written down. The model is loaded when the first prompt comes.
+
+One thread does this work, so requests never share a forward and the server answers others meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ..errors import KeyholeError, UsageError
+from ..run import Run
+from .answers import Refused
+
+if TYPE_CHECKING:
+    from ..models import Model
+
+LIMITS = {"prompt_tokens": 512, "edits": 256, "prompt_characters": 20_000}
+WAITING = 8
+"""Prompts that are being read or wait to be, at most."""
+Read = Callable[..., Any]
+_Made = TypeVar("_Made")
+
+
+class Live:
+    """The model of a run, for the prompts of everyone who asks."""
+
+    def __init__(self, run: Run, *, model: Model | None = None, read: Read | None = None) -> None:
+        self.run, self._model, self._read = run, model, read
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="keyhole-model")
+        self._inside = 0
+
+    def status(self) -> dict[str, Any]:
+        from .. import show
+
+        return {"model": show.name(self.run), "loaded": self._model is not None, "limits": LIMITS}
+
+    async def prompt(self, asked: dict[str, Any]) -> Any:
+        """A text read through the model, as `keyhole.prompt.read` does."""
+        _only(asked, "text", "position", "token", "edits")
+        text, position, token = asked.get("text"), asked.get("position"), asked.get("token")
+        if not isinstance(text, str):
+            raise _wrong("'text' must be a string.")
+        if len(text) > LIMITS["prompt_characters"]:
+            raise _too_long("prompt_characters", "characters", len(text))
+        if not (position is None or type(position) is int):
+            raise _wrong("'position' must be a whole number, or null for the last token.")
+        if not (token is None or isinstance(token, str)):
+            raise _wrong("'token' must be a string, or null for the model's own choice.")
+        edits = self._edits(asked)
+
+        def work() -> Any:
+            length = len(self.run.vocabulary.tokenizer.encode(text, add_special_tokens=False).ids)
+            longest = min(LIMITS["prompt_tokens"], self.run.room)
+            if length > longest:
+                raise _too_long("prompt_tokens", "tokens", length, longest)
+            from ..intervene import parse
+
+            parsed = parse(edits)
+            view = self._reader()(self._loaded(), text, position=position, token=token, edits=parsed, bos=self._bos)
+            return view if isinstance(view, dict) else view.to_json()
+
+        return await self._do(work)
+
+    async def edits(self, asked: dict[str, Any]) -> Any:
+        """Edits as the file that `keyhole.load(edits=…)` takes."""
+        _only(asked, "edits")
+        edits = self._edits(asked)
+
+        def work() -> Any:
+            from ..intervene import dump, parse
+
+            return dump(parse(edits), self._loaded())
+
+        return await self._do(work)
+
+    def _edits(self, asked: dict[str, Any]) -> list[Any]:
+        edits = asked.get("edits", [])
+        if not isinstance(edits, list):
+            raise _wrong("'edits' must be a list.")
+        if len(edits) > LIMITS["edits"]:
+            raise _too_long("edits", "edits", len(edits))
+        return edits
+
+    async def _do(self, work: Callable[[], _Made]) -> _Made:
+        """Work for the model's thread, unless too much waits for it already."""
+        if self._inside >= WAITING:
+            raise Refused(429, "busy", "Others are asking the model. Try again in a moment.", Retry_After="2")
+        self._inside += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._worker, work)
+        except UsageError as error:
+            raise _wrong(str(error)) from None
+        finally:
+            self._inside -= 1
+
+    def _loaded(self) -> Model:
+        if self._model is None:
+            from ..analysis import model_of
+
+            try:
+                self._model = model_of(self.run)
+            except (KeyholeError, OSError) as error:
+                raise Refused(503, "no_model", f"The model cannot be loaded: {error}", Retry_After="60") from None
+        return self._model
+
+    def _reader(self) -> Read:
+        if self._read is None:
+            from ..prompt import read
+
+            self._read = read
+        return self._read
+
+    @property
+    def _bos(self) -> bool:
+        return bool(self.run.manifest["config"]["bos"])
+
+
+def _only(asked: dict[str, Any], *names: str) -> None:
+    if unknown := [name for name in asked if name not in names]:
+        raise _wrong(f"There is no field {unknown[0]!r:.60} here. The fields are: {', '.join(names)}.")
+
+
+def _wrong(message: str) -> Refused:
+    return Refused(422, "wrong_value", message)
+
+
+def _too_long(limit: str, what: str, length: int, most: int | None = None) -> Refused:
+    most = LIMITS[limit] if most is None else most
+    detail = {"limit": limit, "most": most, "given": length}
+    return Refused(413, "too_long", f"{length:,} {what} are too many; at most {most:,} are taken.", detail=detail)
