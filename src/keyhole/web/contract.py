@@ -26,6 +26,7 @@ from ..demo import worth_showing
 from ..measured import Measured
 from ..run import Run
 from .search import Once, Search
+from .worth import speaking
 
 BEFORE, AFTER = 40, 8
 """Tokens shown before a trigger's last one, and after it."""
@@ -146,10 +147,15 @@ class Explorer:
             "lenses": lenses,
             "lens": lenses[0] if lenses else None,
             "shading": self._shading is not None,
-            "worth": self._once.get("worth", lambda: worth_showing(run, min(WORTH, run.layers))),
+            "worth": self._once.get("worth", self._worth),
             "words": self.search.buckets,
             "dead": int(np.count_nonzero(run.stats.active == 0)),
         }
+
+    def _worth(self) -> list[str]:
+        """Cells to begin with."""
+        spoken = speaking(self.run, self.values[0].top_tokens, self.next_ids, WORTH) if self.values else []
+        return spoken or worth_showing(self.run, min(WORTH, self.run.layers))
 
     def map(self) -> dict[str, Any]:
         """Every cell as a byte a measure: 255 unknown, 0 to 254 between the measure's ends."""

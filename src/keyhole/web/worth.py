@@ -1,0 +1,73 @@
+"""Cells to begin with: those whose values name what follows their keys' triggers, and name more than common words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from ..run import Run
+
+COMMON = 0.05
+"""A token as frequent as this in the corpus shows nothing when a value names it."""
+FRAGMENT = 0.5
+"""What a token counts that does not begin a word, against one that does."""
+DIFFERENT = 5
+"""Naming several different next tokens shows more than naming one again and again; beyond so many it makes no difference."""
+A_LAYER = 2
+"""Cells of one layer, at most: the others have something to show too."""
+
+
+def speaking(
+    run: Run,
+    promoted: npt.NDArray[np.integer],
+    follows: Callable[[int], npt.NDArray[np.integer]],
+    count: int,
+) -> list[str]:
+    """The cells whose values name most of what follows their triggers, each about something else, lower layers first.
+
+    `promoted` [layers, cells, k] are the tokens the values promote most, `follows(layer)` [cells, t] the token behind
+    each trigger, −1 where there is none.
+    """
+    weights = _weights(run, promoted)
+    scores = np.stack([_scores(np.asarray(promoted[layer]), follows(layer), weights) for layer in range(run.layers)])
+    chosen: list[tuple[int, int]] = []
+    said: list[set[str]] = []
+    for place in np.argsort(-scores, axis=None, kind="stable")[: 100 * count].tolist():
+        layer, cell = divmod(place, run.cells)
+        if scores[layer, cell] <= 0 or len(chosen) == count:
+            break
+        words = {run.vocabulary.piece(token).strip().lower() for token in promoted[layer, cell, :8].tolist()}
+        full = sum(other == layer for other, _ in chosen) >= A_LAYER
+        if not full and all(len(words & others) < 2 for others in said):
+            said.append(words)
+            chosen.append((layer, cell))
+    return [f"L{layer}.{cell}" for layer, cell in sorted(chosen)]
+
+
+def _weights(run: Run, promoted: npt.NDArray[np.integer]) -> npt.NDArray[np.float64]:
+    """What naming each token counts: the rarer the more, nothing for what has no letter."""
+    tokens = np.asarray(run.tokens)
+    counts = np.bincount(tokens, minlength=int(promoted.max(initial=0)) + 1)
+    weights: npt.NDArray[np.float64] = np.log(COMMON) - np.log(np.maximum(counts, 1) / max(len(tokens), 1))
+    for token in np.flatnonzero(counts).tolist():
+        piece = run.vocabulary.piece(token)
+        weights[token] *= FRAGMENT if piece[:1] != " " else 1
+        weights[token] *= any(letter.isalpha() for letter in piece)
+    return np.where(counts > 0, np.maximum(weights, 0), 0)
+
+
+def _scores(
+    promoted: npt.NDArray[np.integer], follows: npt.NDArray[np.integer], weights: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """[cells] the weight of the next tokens that the value names, a trigger on average, more where they differ."""
+    named = np.zeros(follows.shape, bool)
+    for slot in range(promoted.shape[1]):
+        named |= follows == promoted[:, slot, None]
+    named &= follows >= 0
+    kept = np.sort(np.where(named, follows, -1), axis=1)
+    different = ((kept[:, 1:] != kept[:, :-1]) & (kept[:, 1:] >= 0)).sum(1) + (kept[:, 0] >= 0)
+    average = (named * weights[np.maximum(follows, 0)]).sum(1) / np.maximum((follows >= 0).sum(1), 1)
+    found: npt.NDArray[np.float64] = average * np.sqrt(np.minimum(different, DIFFERENT))
+    return found
