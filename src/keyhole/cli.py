@@ -94,7 +94,7 @@ def scan(
     ] = 1,
     bos: Annotated[bool, typer.Option("--bos/--no-bos", help="Put the start token before every unit.")] = True,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished scan.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace a run that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a run that is there, its annotations too.")] = False,
     text_field: Annotated[
         str | None, typer.Option(help="The field of a record that holds the text.  [default: text]")
     ] = None,
@@ -380,6 +380,43 @@ def serve(
     from .web.serve import serve as answer
 
     answer(Run(run), host=host, port=port, browse=not no_open, token=token)
+
+
+@app.command("annotations")
+def annotations_(
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """What people found in the triggers: how much of each layer is covered, and how far annotators agree.
+
+    Annotations and notes lie in the run, and `scan --force` replaces them with it."""
+    from . import show as text
+    from .annotations import summary
+    from .run import Run
+
+    found = summary(Run(run))
+    if as_json:
+        import json
+
+        print(json.dumps(found, ensure_ascii=False, allow_nan=False))
+        return
+    console = text.console()
+    if not found["annotators"]:
+        console.print(f"Nobody annotated {run} yet. Read its triggers in the browser: keyhole serve {run}")
+    else:
+        console.print(
+            f"{found['cells']:,} cells annotated, {found['skipped']:,} skipped, by {', '.join(found['annotators'])}\n"
+        )
+        console.print(text.rows(found["coverage"], "shares of the triggers; a cell that two people read counts twice"))
+        if found["agreement"]:
+            console.print()
+            console.print(
+                text.rows(found["agreement"], "on the cells both read; kappa is Cohen's, of a trigger's kind")
+            )
+    if lines := found["damaged_lines"]:
+        console.print(
+            f"{lines:,} line{'s' * (lines > 1)} could not be read and {'are' if lines > 1 else 'is'} left out."
+        )
 
 
 @app.command()
