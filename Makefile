@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test bench bench-peers lint clean
+.PHONY: demo test bench bench-peers lint browser clean
 
 # torch first, at the pinned version: asked for on its own it resolves to the build that fits the machine
 .venv/ready: pyproject.toml constraints.txt
@@ -16,8 +16,16 @@ BIN := .venv/bin
 demo: .venv/ready
 	$(BIN)/keyhole demo
 
-test: lint
+test: lint browser
 	$(BIN)/python -m pytest
+
+# the explorer is tested in a real browser: one that is there, or Debian's
+browser:
+	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
+	echo "Installing Chromium for the explorer's tests ..."; \
+	if [ "$$(id -u)" = 0 ]; then as=; else as="sudo -n"; fi; \
+	{ $$as apt-get -qq update && $$as apt-get -qq install -y --no-install-recommends chromium; } >/dev/null 2>&1 \
+	|| echo "Chromium could not be installed: the tests that need a browser will be skipped. Install it yourself to run them."
 
 lint: .venv/ready
 	$(BIN)/ruff format --check .
