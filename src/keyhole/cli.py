@@ -199,7 +199,7 @@ def analyze(
         list[str] | None,
         typer.Option(help="Held-out text for composition, refinement and cases.  [default: what the scan held out]"),
     ] = None,
-    only: Annotated[str | None, typer.Option(help="Only these tables, as in agreement,mutation.")] = None,
+    only: Annotated[str | None, typer.Option(help="Only these tables, as in agreement,mutation; or shading.")] = None,
     samples: Annotated[int, typer.Option(help="Held-out sentences, at most; a random prefix of each.")] = 4000,
     seed: Annotated[int, typer.Option(help="Of every random choice.")] = 0,
     cells: Annotated[int, typer.Option(help="Random cells a layer, for mutation.")] = 100,
@@ -213,7 +213,7 @@ def analyze(
     model: Annotated[str | None, typer.Option(help="Where the model is now.  [default: where it was scanned]")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps, …")] = "auto",
 ) -> None:
-    """Fill the run's tables: what values say, how cells compose, how layers refine the prediction."""
+    """Fill the run's tables: what values say, how cells compose, how layers refine the prediction. Last, shade its triggers."""
     from .analysis import analyze as run_analyze
     from .progress import Stages
 

@@ -14,6 +14,9 @@ What the analyses add, after the scan, each file written whole or not at all:
     values_LENS.json            what a lens was set to; written last, so where it is the arrays beside it are whole
     values_LENS_*.npy           what every value says: tokens and logits at both ends, max_prob, entropy, and the index by token
     values_norms.npy similar_cells.npy similar_cosines.npy      of the values themselves
+    shading.json                how the triggers were shaded; written last, as above
+    shading.npy                 a byte for each token shown with a trigger, cell after cell from where shading_offsets says
+    histograms.npy              [layers, cells, bins] of coefficients over a sample of the corpus
     report/index.html           the report
 
 What people add, a line a save:
@@ -51,6 +54,7 @@ CORPUS = ("tokens", "unit_offsets", "unit_documents", "unit_starts", "repeated_t
 STATISTICS = ("active", "sums", "extremes")
 SIDES = ("", "_negative")
 TRIGGERS = ("coefficients", "units", "positions")
+SHADING = ("shading", "shading_offsets", "histograms")
 CHECK_ON_OPEN = 256 << 20
 """Runs up to this many bytes are checked against their checksums whenever they are opened; larger ones by `verify`."""
 
@@ -380,6 +384,23 @@ def save_array(path: Path, name: str, array: Array) -> None:
         )
 
 
+@contextlib.contextmanager
+def building(path: Path, name: str, dtype: npt.DTypeLike, length: int) -> Iterator[Array]:
+    """An array beside the scan's own, filled in place on disk; it is there when the `with` ends well, or not at all."""
+    file = path / f"{name}.npy"
+    beside = file.with_name(file.name + ".new")
+    try:
+        array = new_memmap(beside, dtype, max(1, length))
+        yield array
+        array.flush()
+        with beside.open("r+b") as opened:
+            sync(opened)
+        beside.replace(file)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+
+
 def has_array(path: Path, name: str) -> bool:
     return (path / f"{name}.npy").is_file()
 
@@ -401,6 +422,21 @@ def read_lens(path: Path, lens: str) -> dict[str, Any] | None:
 
 def drop_lens(path: Path, lens: str) -> None:
     (path / f"values_{lens}.json").unlink(missing_ok=True)
+
+
+def save_shading(path: Path, settings: dict[str, Any]) -> None:
+    with disk_errors(path):
+        write_json(path / "shading.json", settings)
+
+
+def read_shading(path: Path) -> dict[str, Any] | None:
+    """How the triggers were shaded; None where they were not yet."""
+    file = path / "shading.json"
+    return read_json(file) if file.is_file() else None
+
+
+def drop_shading(path: Path) -> None:
+    (path / "shading.json").unlink(missing_ok=True)
 
 
 def append_line(path: Path, value: Any) -> None:

@@ -5,7 +5,9 @@
     agreement    whether a value says what its key saw; rank, confidence and confident look closer
     composition  whether a cell says what its layer says; refinement, how layers come to the prediction; cases, where neither does
 
-`analyze` runs them and fills the run's tables.
+`analyze` runs them and fills the run's tables. Last comes a step that fills no table:
+
+    shading      a coefficient for every token shown with a trigger, and every cell's histogram
 """
 
 from __future__ import annotations
@@ -35,12 +37,14 @@ from . import (
     reading,
     refinement,
     section5,
+    shading,
 )
 
 Progress = Callable[[str, int], Callable[[int], None]]
 """Told (what, how much), gives back what is told (how much more of it is done)."""
 
 TABLES = tuple(tables.SCHEMAS)
+STEPS = (*TABLES, "shading")
 
 
 def analyze(
@@ -58,7 +62,7 @@ def analyze(
     device: str = "auto",
     progress: Progress = lambda what, total: lambda done: None,
 ) -> Run:
-    """Fill the tables of a run (those in `only`, or all), and store what its values say.
+    """Fill the tables of a run (those in `only`, or all), store what its values say, and shade its triggers.
 
     `lens` may name several: `agreement` and `rank` then have rows for each, the others read through the first.
     `valid` is held-out text for composition, refinement and cases.
@@ -83,13 +87,14 @@ def analyze(
 
 def _choose(only: Sequence[str] | None) -> list[str]:
     if only is None:
-        return list(TABLES)
+        return list(STEPS)
+    known = f"The tables are: {', '.join(TABLES)}. A step without a table is: shading."
     for name in only:
-        if name not in TABLES:
-            raise UsageError(f"There is no table '{name}'. The tables are: {', '.join(TABLES)}.")
+        if name not in STEPS:
+            raise UsageError(f"There is no table '{name}'. {known}")
     if not only:
-        raise UsageError(f"--only names no table. The tables are: {', '.join(TABLES)}.")
-    return [name for name in TABLES if name in only]
+        raise UsageError(f"--only names no table. {known}")
+    return [name for name in STEPS if name in only]
 
 
 class _Work:
@@ -117,8 +122,11 @@ class _Work:
         if set(wanted) & {"composition", "refinement", "cases"}:
             _ = self.prefixes  # too little held-out text is told before the long work
         for name in wanted:
-            rows, note = getattr(self, name)()
-            tables.write(self.run.path, name, rows, note=note)
+            if name in TABLES:
+                rows, note = getattr(self, name)()
+                tables.write(self.run.path, name, rows, note=note)
+        if "shading" in wanted:
+            shading.fill(self.run, self.model, seed=self.seed, begin=self.begin("shading"))
 
     def begin(self, what: str) -> Callable[[int], Callable[[int], None]]:
         return lambda total: self.progress(what, total)
