@@ -25,9 +25,10 @@ from ..annotations import save, save_note
 from ..errors import KeyholeError, UsageError
 from ..run import Run
 from .answers import Refused, fresh, unchanged_or
-from .contract import Explorer, NotThere
+from .contract import Explorer, NotThere, compact
 from .guard import Guard
 from .live import Live, Read
+from .openapi import describe
 
 if TYPE_CHECKING:
     from ..models import Model
@@ -56,6 +57,9 @@ def create(
             message = "The run's tables are being written. Ask again in a moment."
             raise Refused(503, "busy", message, Retry_After="5") from None
 
+    def described(request: Request) -> Response:
+        return unchanged_or(request, compact(describe(explorer)), "application/json")
+
     def status(request: Request) -> Response:
         return fresh(live.status())
 
@@ -80,6 +84,7 @@ def create(
             Route("/index.html", page),
             Route("/static/{name}", static),
             Route("/data/{path:path}", data),
+            Route("/openapi.json", described),
             Route("/api/status", status),
             Route("/api/prompt", prompt, methods=["POST"]),
             Route("/api/edits", edits, methods=["POST"]),
@@ -154,8 +159,12 @@ async def _asked(request: Request) -> dict[str, Any]:
     def constant(name: str) -> Any:
         raise ValueError(f"{name} is no JSON")
 
+    def number(text: str) -> float:
+        found = float(text)
+        return int(found) if found.is_integer() and abs(found) < 1 << 53 else found  # to JSON 2.0 is a whole number
+
     try:
-        value = json.loads(await request.body(), parse_constant=constant)
+        value = json.loads(await request.body(), parse_constant=constant, parse_float=number)
     except (ValueError, RecursionError) as error:
         raise Refused(400, "bad_json", f"The request is no JSON: {error}"[:300]) from None
     if not isinstance(value, dict):

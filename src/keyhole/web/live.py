@@ -67,6 +67,8 @@ class Live:
     async def edits(self, asked: dict[str, Any]) -> Any:
         """Edits as the file that `keyhole.load(edits=…)` takes."""
         _only(asked, "edits")
+        if "edits" not in asked:
+            raise _wrong("'edits' is missing: a list, which may be empty.")
         edits = self._edits(asked)
 
         def work() -> Any:
