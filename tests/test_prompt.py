@@ -166,6 +166,8 @@ def test_smaller_types_are_read_in_float32() -> None:
     ("options", "says"),
     [
         ({"text": ""}, "The text is empty"),
+        ({"text": "a\ud800b"}, r"Character 1 of the text is U\+D800, half of a character"),
+        ({"token": "\ud800"}, r"'\\ud800' is no token of this model. The nearest is '\?'"),
         ({"position": 11}, "no position 11: the text has 11 tokens, 0 to 10"),
         ({"position": -1}, "no position -1"),
         ({"token": "sat"}, "'sat' is no token of this model. It is 3 tokens, 's', 'a', 't': ask for one of them"),

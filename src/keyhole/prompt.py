@@ -137,7 +137,10 @@ def read(
 
     Edits act on this reading only. Several threads may read at once.
     """
+    if model.split:
+        raise UsageError("A prompt needs the model on one device: load it with device='cuda' or 'cpu', not split.")
     edits = intervene.check(edits, model)
+    check_text(text)
     (ids,) = model.tokenize([text])
     position = _check(model, text, ids, position, edits, bos)
     wanted = None if token is None else model.vocabulary.find(token)
@@ -150,6 +153,16 @@ def read(
                 seen = states(model, batch.ids, at)
     _check_finite(model, plain, seen)
     return _Reader(model).view(ids, position, plain, seen, wanted, edited=bool(edits))
+
+
+def check_text(text: str) -> None:
+    """Refuse half characters, which JSON and Python can spell and no tokenizer takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"Character {error.start} of the text is U+{ord(text[error.start]):04X}, half of a character. Take it out."
+        ) from None
 
 
 def _check(model: Model, text: str, ids: list[int], position: int | None, edits: list[Edit], bos: bool) -> int:

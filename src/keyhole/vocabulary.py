@@ -71,7 +71,8 @@ class Vocabulary:
 
     def find(self, text: str) -> int:
         """The token that reads `text`."""
-        ids = self.tokenizer.encode(text, add_special_tokens=False).ids
+        whole = text.encode("utf-8", "replace").decode()  # a half character is in no token, and no tokenizer takes it
+        ids = self.tokenizer.encode(whole, add_special_tokens=False).ids
         if len(ids) == 1 and self.piece(ids[0]) == text:
             return int(ids[0])
         for token in range(len(self)):  # a tokenizer may add a space of its own before it looks
