@@ -3,8 +3,8 @@
 import * as data from "./data.js";
 import { h, replace } from "./dom.js";
 import { histogram } from "./histogram.js";
-import { bar, cellHref, cellLink, failure, line, preview, saidList, token } from "./parts.js";
-import { address, counted, number, percent, visible, whole } from "./text.js";
+import { bar, cellHref, cellLink, failure, line, preview, saidList, telling, token } from "./parts.js";
+import { address, counted, even, number, percent, visible, whole } from "./text.js";
 
 const SHOWN = 12;
 const PREVIEWS = 4;
@@ -13,8 +13,8 @@ const ALIGNED = "keyhole.aligned";
 /** @param {import("./app.js").Place} place */
 export async function render({ run, layer, cell, signal }) {
   const found = await data.cell(layer, cell);
-  const value = h("div", { class: "column valueside" });
-  const keys = h("div", { class: "column keyside" });
+  const value = h("section", { class: "column valueside", "aria-label": "Value" });
+  const keys = h("section", { class: "column keyside", "aria-label": "Key" });
   /** @param {data.Value | undefined} said */
   const read = (said) => {
     replace(keys, keySide(found, run, said));
@@ -28,14 +28,14 @@ export async function render({ run, layer, cell, signal }) {
   return {
     title: found.address,
     body: h("div", { class: "cellpage" },
-      h("div", { class: "pagehead" }, h("h1", {}, found.address), steps(run, layer, cell)),
-      h("p", { class: "lead" }, summary(found, run)),
-      h("div", { class: "two" }, keys, value),
-      h("div", { class: "three" },
+      h("div", { class: "pagehead" }, h("h1", {}, found.address, h("span", { class: "of" }, ` layer ${layer} of ${run.model.layers}`)), steps(run, layer, cell)),
+      h("p", { class: "lead" }, summary(found)),
+      h("div", { class: "two" }, keys, h("div", { class: "more-about" },
+        value,
+        written(found, run),
         found.histogram && h("section", { "aria-labelledby": "histogram-title" }, h("h2", { id: "histogram-title" }, "Its coefficients"), histogram(found.histogram, found)),
-        similar("Similar keys", "fire on the same prefixes", found.similar_keys, (shared) => `${shared} shared`, signal),
-        similar("Similar values", "promote the same tokens (cosine)", found.similar_values, (cosine) => number(cosine, 2), signal)),
-      written(found, run)),
+        similar("Similar values", "promote the same tokens (cosine)", found.similar_values, (cosine) => number(cosine, 2), signal),
+        similar("Similar keys", "fire on the same prefixes", found.similar_keys, (shared) => `${shared} shared`, signal)))),
   };
 }
 
@@ -52,17 +52,17 @@ function steps(run, layer, cell) {
     h("a", { href: href((at + 1) % all), rel: "next", title: "Next cell (j)" }, "next →"));
 }
 
-/** In a sentence or two, what is to be seen. @param {data.Cell} cell @param {data.Run} run */
-function summary(cell, run) {
+/** In a sentence or two, what is to be seen. @param {data.Cell} cell */
+function summary(cell) {
   const { stats } = cell;
   const said = cell.values[0];
   if (cell.dead) return [h("b", {}, "Dead: "), `no prefix of the corpus makes this key fire (${whole(stats.n)} were tried).`];
-  const parts = [`Fires on ${percent(stats.active / stats.n)} of ${whole(stats.n)} prefixes. `];
-  if (!said) return parts;
-  const top = token(said.promoted[0][0]);
-  const { agreement } = said;
-  if (agreement?.hits) return [...parts, "Its value promotes ", top, ` most, and that is what follows ${agreement.hits} of its ${counted(agreement.of, "trigger")}.`];
-  return [...parts, "Its value promotes ", top, ` most${agreement ? ", which follows none of its triggers" : ""}.`];
+  const fires = `Fires on ${percent(stats.active / stats.n)} of ${whole(stats.n)} prefixes. `;
+  if (!said) return [fires];
+  const { named } = telling(cell.triggers, new Set(said.promoted.map(([piece]) => piece)));
+  const most = [fires, "Its value promotes ", token(said.promoted[0][0]), " most"];
+  if (!named) return [...most, "."];
+  return [...most, `; of its ${counted(cell.triggers.length, "trigger")}, `, h("b", {}, named), ` ${named === 1 ? "is" : "are"} followed by a token that it promotes.`];
 }
 
 // The key
@@ -72,21 +72,22 @@ function keySide(cell, run, said) {
   const largest = Math.max(...[...cell.triggers, ...cell.negative].map((trigger) => Math.abs(trigger.c)), 1e-9);
   const shaded = cell.triggers.concat(cell.negative).some((trigger) => trigger.shade !== undefined);
   const box = h("div", { class: "triggers" });
-  const aligned = localStorage.getItem(ALIGNED) !== "no";
-  box.classList.toggle("aligned", aligned);
-  const toggle = h("button", { type: "button", class: "quiet small", "aria-pressed": String(aligned), onclick: () => {
-    const now = box.classList.toggle("aligned");
-    toggle.setAttribute("aria-pressed", String(now));
-    localStorage.setItem(ALIGNED, now ? "yes" : "no");
-  } }, "line up");
+  const ways = [h("button", { type: "button", onclick: () => align(true) }, "lined up"), h("button", { type: "button", onclick: () => align(false) }, "whole")];
+  /** @param {boolean} aligned */
+  const align = (aligned) => {
+    box.classList.toggle("aligned", aligned);
+    ways.forEach((way, i) => way.setAttribute("aria-pressed", String((i === 0) === aligned)));
+    localStorage.setItem(ALIGNED, aligned ? "yes" : "no");
+  };
+  align(localStorage.getItem(ALIGNED) !== "no");
   replace(box,
-    list(cell.triggers, largest, said?.promoted),
+    list(cell.triggers, largest, narrow() ? 8 : cell.triggers.length, said?.promoted),
     cell.negative.length > 0 && [
       h("h3", {}, "The negative side"),
       h("p", { class: "soft small" }, "Here the coefficient is below zero, so the cell writes its value with a minus: what it demotes becomes likelier."),
-      list(cell.negative, largest, said?.demoted)]);
+      ...list(cell.negative, largest, narrow() ? 4 : 8, said?.demoted)]);
   return [
-    h("div", { class: "sidehead" }, h("h2", { class: "key" }, "Key"), h("p", { class: "soft small" }, "the texts that make it fire"), toggle),
+    h("div", { class: "sidehead" }, h("h2", { class: "key" }, "Key"), h("p", { class: "soft small" }, "the texts that make it fire"), h("div", { class: "switch ways", role: "group", "aria-label": "Show the texts" }, ways)),
     cell.triggers.length > 0 || cell.negative.length > 0 ? legend(shaded) : null,
     cell.triggers.length === 0 ? h("p", { class: "missing" }, "Dead: no prefix of the corpus makes this key fire.") : null,
     box,
@@ -98,17 +99,24 @@ function keySide(cell, run, said) {
 function legend(shaded) {
   return h("p", { class: "soft small signs" },
     h("span", {}, h("span", { class: "last" }, "last"), " token of the prefix"),
-    h("span", {}, h("span", { class: "next" }, "next"), " token, ", h("span", { class: "next agrees" }, "named"), " by the value"),
+    h("span", {}, h("span", { class: "next" }, "next"), " token, ", h("span", { class: "next promoted" }, "promoted"), " by the value, ", h("span", { class: "next agrees" }, "its first"), " token"),
     shaded && h("span", {}, h("span", { class: "ramp fire" }), " coefficient at each token"));
 }
 
-/** @param {data.Trigger[]} triggers @param {number} largest @param {data.Said[] | undefined} said */
-function list(triggers, largest, said) {
+const narrow = () => matchMedia("(max-width: 44rem)").matches;
+
+/** @param {data.Trigger[]} triggers @param {number} largest @param {number} shown @param {data.Said[] | undefined} said */
+function list(triggers, largest, shown, said) {
   const promoted = new Set(said?.map(([piece]) => piece));
-  return h("ol", { class: "triggerlist" }, triggers.map((trigger) => h("li", {},
-    h("span", { class: "coefficient" }, h("span", { class: "num" }, number(trigger.c)), bar(Math.abs(trigger.c) / largest, trigger.c < 0 ? "chill" : "fire")),
+  const items = triggers.map((trigger, i) => h("li", { hidden: i >= shown, class: trigger.c < 0 ? "below" : null },
+    h("span", { class: "coefficient" }, h("span", { class: "num" }, even(trigger.c)), bar(Math.abs(trigger.c) / largest, trigger.c < 0 ? "chill" : "fire")),
     line(trigger, { largest, top: said?.[0]?.[0], promoted }),
-    trigger.count > 1 ? h("span", { class: "count", title: "how often this prefix occurs" }, `×${whole(trigger.count)}`) : null)));
+    trigger.count > 1 ? h("span", { class: "count", title: "how often this prefix occurs" }, `×${whole(trigger.count)}`) : null));
+  const more = h("button", { type: "button", class: "more", hidden: triggers.length <= shown, onclick: () => {
+    items.forEach((item) => (item.hidden = false));
+    more.remove();
+  } }, `all ${triggers.length}`);
+  return [h("ol", { class: "triggerlist" }, items), more];
 }
 
 // The value
@@ -127,7 +135,7 @@ function valueSide(cell, said, lenses) {
       h("div", {}, h("h3", {}, "Demoted"), saidList(said.demoted, { kind: "unsay", largest, shown: SHOWN, mark: follow(cell.negative) }))),
     h("ul", { class: "sentences" },
       agreement(said.agreement, "trigger"),
-      agreement(said.negative_agreement, "trigger of the negative side", "triggers of the negative side"),
+      said.negative_agreement?.hits ? agreement(said.negative_agreement, "trigger of the negative side", "triggers of the negative side") : null,
       said.rank ? h("li", {}, `What follows the top trigger has rank ${whole(said.rank)} in the value.`) : null,
       h("li", { class: "soft" }, `Max p ${percent(said.max_prob)}, entropy ${number(said.entropy)} nats, norm ${number(said.norm)}; lens ${said.lens}.`)),
   ];
@@ -152,7 +160,7 @@ function similar(title, what, cells, say, signal) {
   return h("section", { "aria-labelledby": id }, h("h2", { id }, title), h("p", { class: "soft small" }, what),
     cells.length === 0 && h("p", { class: "soft" }, "None."),
     h("ul", { class: "alike" }, cells.slice(0, PREVIEWS).map(([where, measure]) => h("li", {}, link(where), h("span", { class: "soft small" }, say(measure)), preview(where, signal)))),
-    cells.length > PREVIEWS && h("p", { class: "others" }, cells.slice(PREVIEWS).map(([where, measure]) => [link(where), h("span", { class: "soft small" }, ` ${say(measure)}  `)]).flat()));
+    cells.length > PREVIEWS && h("ul", { class: "others" }, cells.slice(PREVIEWS).map(([where, measure]) => h("li", {}, link(where), h("span", { class: "soft small" }, ` ${say(measure)}`)))));
 }
 
 /** @param {string} where */

@@ -3,7 +3,7 @@
 import * as data from "./data.js";
 import { h, replace } from "./dom.js";
 import { bar, cellHref, cellLink, token } from "./parts.js";
-import { counted, number, percent, visible, whole } from "./text.js";
+import { counted, even, percent, visible, whole } from "./text.js";
 
 const ROW = 40;
 const SPARE = 8;
@@ -17,12 +17,12 @@ const SPARE = 8;
 const COLUMNS = [
   { name: "cell", title: "Cell", explain: "its number", kind: "name", key: (_, cell) => cell, show: (_, cell, layer) => cellLink(layer, cell) },
   { name: "active", title: "Fires on", explain: "share of prefixes with a coefficient above zero", kind: "num", key: (c, i) => c.active[i], show: (c, i) => percent(c.active[i]) },
-  { name: "max", title: "Largest m", explain: "the largest coefficient", kind: "num wide", key: (c, i) => c.max[i], show: (c, i) => number(c.max[i]) },
-  { name: "min", title: "Smallest m", explain: "the smallest coefficient", kind: "num wide", key: (c, i) => c.min[i], show: (c, i) => number(c.min[i]) },
+  { name: "max", title: "Largest m", explain: "the largest coefficient", kind: "num wide", key: (c, i) => c.max[i], show: (c, i) => even(c.max[i]) },
+  { name: "min", title: "Smallest m", explain: "the smallest coefficient", kind: "num wide", key: (c, i) => c.min[i], show: (c, i) => even(c.min[i]) },
   { name: "trigger", title: "Top trigger", explain: "the end of the prefix that fires the key most; sorted by its last token", kind: "text", key: (c, i) => c.last[i]?.trim().toLowerCase() ?? null, show: trigger },
-  { name: "next", title: "Then", explain: "the token that follows it", kind: "token", key: (c, i) => c.next[i]?.trim().toLowerCase() ?? null, show: (c, i) => { const next = c.next[i]; return next === null ? "" : token(next, next === c.promotes?.[i]?.[0] ? "agrees" : ""); } },
+  { name: "next", title: "Then", explain: "the token that follows it", kind: "then", key: (c, i) => c.next[i]?.trim().toLowerCase() ?? null, show: (c, i) => { const next = c.next[i]; return next === null ? "" : token(next, next === c.promotes?.[i]?.[0] ? "agrees" : ""); } },
   { name: "promotes", title: "Value promotes", explain: "the tokens the value promotes most", kind: "tokens", key: (c, i) => c.promotes?.[i]?.[0]?.trim().toLowerCase() ?? null, show: (c, i) => h("span", { class: "promotes" }, (c.promotes?.[i] ?? []).map((piece) => token(piece))) },
-  { name: "agreement", title: "Agreement", explain: "share of its triggers followed by the value’s top token", kind: "num", key: (c, i) => c.agreement?.[i] ?? null, show: agreement },
+  { name: "agreement", title: "Agreement", explain: "share of its triggers followed by the value’s top token", kind: "num agree", key: (c, i) => c.agreement?.[i] ?? null, show: agreement },
   { name: "max_prob", title: "Max p", explain: "the largest probability in the value’s distribution", kind: "num wide", key: (c, i) => c.max_prob?.[i] ?? null, show: (c, i) => percent(c.max_prob?.[i]) },
 ];
 
@@ -33,7 +33,7 @@ function trigger(c, i) {
   if (whole === null || last === null) return h("span", { class: "soft" }, "dead: never fires");
   const before = whole.endsWith(last) ? whole.slice(0, whole.length - last.length) : whole;
   const spaced = last.startsWith(" ") && last.trim() !== "";
-  return h("span", { class: "tail" }, h("bdi", {}, visible(before) + (spaced ? " " : "")), h("bdi", {}, h("span", { class: "last" }, visible(spaced ? last.slice(1) : last))));
+  return h("span", { class: "tail" }, h("bdi", {}, h("span", {}, visible(before) + (spaced ? " " : ""))), h("bdi", {}, h("span", { class: "last" }, visible(spaced ? last.slice(1) : last))));
 }
 
 /** @param {data.Columns} c @param {number} i */

@@ -4,13 +4,17 @@
  * several and shows the largest. Sorted, a row reads as a distribution; by number, every cell keeps its place.
  */
 import { h, replace } from "./dom.js";
-import { cellHref } from "./parts.js";
+import { cellHref, preview } from "./parts.js";
 import { bytes, percent } from "./text.js";
 
 /** @typedef {import("./data.js").CellMap} CellMap */
 /** @typedef {import("./data.js").Measure} Measure */
 
 const UNKNOWN = 255;
+/** Milliseconds on a cell before it is looked up. */
+const PAUSE = 120;
+/** Pixels within which the pointer finds the strongest cell. */
+const NEAR = 3;
 /** Which hue shows a measure: the key's, or the value's. @type {Record<string, string>} */
 const HUES = { activity: "--fire", agreement: "--say", max_prob: "--say" };
 const KINDS = ["--rule", "--blue", "--fire", "--say"];
@@ -45,12 +49,15 @@ function colour(name) {
 export function cellMap(map, signal) {
   const { layers, cells } = map;
   const decoded = new Map(map.measures.map((measure) => [measure.name, bytes(measure.data)]));
-  let measure = map.measures[0];
-  let sorted = true;
+  let measure = map.measures.find((each) => each.name === "agreement") ?? map.measures[0];
+  let sorted = false;
   /** Cells in the order of the columns, layer after layer. @type {Int32Array} */
   let order = new Int32Array(layers * cells);
   let cursor = { layer: 0, column: 0 };
   let columns = cells;
+  let waiting = 0;
+  /** Colours run between these bytes: nearly all cells lie there. */
+  let ends = [0, 254];
 
   const canvas = h("canvas", { "aria-hidden": "true" });
   const labels = h("div", { class: "rows" });
@@ -63,6 +70,9 @@ export function cellMap(map, signal) {
 
   function arrange() {
     const q = quantized();
+    const known = q.filter((is) => is !== UNKNOWN).sort();
+    const at = (/** @type {number} */ share) => known[Math.min(known.length - 1, Math.floor(known.length * share))] ?? 0;
+    ends = measure.kinds || !known.length ? [0, 254] : [at(0.005), Math.max(at(0.998), at(0.005) + 1)];
     order = new Int32Array(layers * cells);
     for (let layer = 0; layer < layers; layer++) {
       const row = order.subarray(layer * cells, (layer + 1) * cells);
@@ -107,7 +117,7 @@ export function cellMap(map, signal) {
     for (let layer = 0; layer < layers; layer++) {
       for (let column = 0; column < columns; column++) {
         const is = q[layer * cells + cellAt(layer, column)];
-        const share = (is / 254) ** 0.8;
+        const share = Math.max(0, Math.min(1, (is - ends[0]) / (ends[1] - ends[0]))) ** 0.75;
         for (let i = 0; i < 3; i++) {
           const shown = is === UNKNOWN ? nothing[i] : measure.kinds ? kinds[is][i] : paper[i] + (ink[i] - paper[i]) * share;
           image.data[(layer * columns + column) * 4 + i] = shown;
@@ -140,7 +150,11 @@ export function cellMap(map, signal) {
     const cell = place();
     mark.hidden = false;
     const q = quantized()[cursor.layer * cells + cell];
-    replace(readout, h("b", {}, `L${cursor.layer}.${cell}`), ` ${measure.title}: ${said(measure, q)}`);
+    const where = `L${cursor.layer}.${cell}`;
+    const look = h("span");
+    replace(readout, h("b", {}, where), ` ${measure.title}: ${said(measure, q)}`, look);
+    clearTimeout(waiting);
+    waiting = window.setTimeout(() => replace(look, preview(where, signal, { promoted: 6 })), PAUSE);
   }
 
   function go() {
@@ -152,7 +166,22 @@ export function cellMap(map, signal) {
     const area = canvas.getBoundingClientRect();
     const inside = (/** @type {number} */ share, /** @type {number} */ count) => Math.max(0, Math.min(count - 1, Math.floor(share * count)));
     cursor = { layer: inside((event.clientY - area.top) / area.height, layers), column: inside((event.clientX - area.left) / area.width, columns) };
+    if (!sorted) cursor.column = strongest(cursor.layer, cursor.column, Math.floor((NEAR * columns) / area.width));
     tell();
+  }
+
+  /** The column with the largest value within so many columns; the nearest of several. @param {number} layer @param {number} column @param {number} reach */
+  function strongest(layer, column, reach) {
+    const q = quantized();
+    const at = (/** @type {number} */ each) => {
+      const is = q[layer * cells + cellAt(layer, each)];
+      return is === UNKNOWN ? -1 : is;
+    };
+    let best = column;
+    for (let away = 1; away <= reach; away++) {
+      for (const each of [column - away, column + away]) if (each >= 0 && each < columns && at(each) > at(best)) best = each;
+    }
+    return best;
   }
 
   /** @param {KeyboardEvent} event */
@@ -176,7 +205,7 @@ export function cellMap(map, signal) {
       return;
     }
     const ramp = h("span", { class: `ramp ${(HUES[measure.name] ?? "--blue").slice(2)}`, "aria-hidden": "true" });
-    replace(legend, h("span", {}, percent(measure.lo)), ramp, h("span", {}, percent(measure.hi) + (measure.scale === "log" ? " (log scale)" : "")));
+    replace(legend, h("span", {}, percent(value(measure, ends[0]))), ramp, h("span", {}, percent(value(measure, ends[1])) + (ends[1] < 254 ? " and more" : "") + (measure.scale === "log" ? " (log scale)" : "")));
   }
 
   function change() {
@@ -198,11 +227,11 @@ export function cellMap(map, signal) {
   const choice = h("select", { id: "measure", onchange: () => {
     measure = /** @type {Measure} */ (map.measures.find((each) => each.name === choice.value));
     change();
-  } }, map.measures.map((each) => h("option", { value: each.name }, each.title)));
+  } }, map.measures.map((each) => h("option", { value: each.name, selected: each === measure }, each.title)));
   const ordering = h("select", { id: "ordering", onchange: () => {
     sorted = ordering.value === "sorted";
     change();
-  } }, h("option", { value: "sorted" }, "strongest first"), h("option", { value: "number" }, "by number"));
+  } }, h("option", { value: "number" }, "by number"), h("option", { value: "sorted" }, "strongest first"));
   change();
   return h(
     "div", { class: "map" },

@@ -4,7 +4,7 @@ import { draw } from "./chart.js";
 import * as data from "./data.js";
 import { h, replace, whenSeen } from "./dom.js";
 import { cellMap } from "./map.js";
-import { cellHref, failure, line, token } from "./parts.js";
+import { cellHref, different, failure, line, telling, token } from "./parts.js";
 import { address, counted, visible, whole } from "./text.js";
 
 const CARD_TRIGGERS = 3;
@@ -36,7 +36,7 @@ export async function render({ run, signal }) {
  * @param {AbortSignal} signal
  */
 function section(id, title, lead, fill, signal) {
-  const place = h("div", { class: "filled" });
+  const place = h("div", { class: "filled" }, h("p", { class: "soft" }, "Loading …"));
   const whole = h("section", { class: id, "aria-labelledby": `${id}-title` }, h("h2", { id: `${id}-title` }, title), lead && h("p", { class: "soft" }, lead), place);
   whenSeen(place, async () => {
     try {
@@ -71,15 +71,15 @@ function worth(run, signal) {
 function sketch(cell) {
   const said = cell.values[0];
   const top = said?.promoted[0]?.[0];
-  const agreeing = cell.triggers.filter((trigger) => trigger.tokens[trigger.at + 1] === top);
-  const shown = [...agreeing, ...cell.triggers.filter((trigger) => !agreeing.includes(trigger))].slice(0, CARD_TRIGGERS);
-  const agreement = said?.agreement;
+  const names = new Set(said?.promoted.map(([piece]) => piece));
+  const { named, triggers } = telling(cell.triggers, names);
+  const follow = new Set(triggers.map((trigger) => trigger.tokens[trigger.at + 1]));
   return [
     h("span", { class: "label key" }, "fires on"),
-    h("span", { class: "lines" }, shown.map((trigger) => line(trigger, { before: 14, after: 0, top, promoted: new Set(said?.promoted.map(([piece]) => piece)) }))),
+    h("span", { class: "lines" }, triggers.slice(0, CARD_TRIGGERS).map((trigger) => line(trigger, { before: 14, after: 0, top, promoted: names }))),
     said && h("span", { class: "label value" }, "promotes"),
-    said && h("span", { class: "promotes" }, said.promoted.slice(0, 6).map(([piece]) => token(piece, piece === top && agreement?.hits ? "agrees" : ""))),
-    agreement && agreement.hits > 0 && h("span", { class: "soft small" }, `The top token is what follows ${agreement.hits} of ${agreement.of} triggers.`),
+    said && h("span", { class: "promotes" }, different(said.promoted, 6).map((piece) => token(piece, follow.has(piece) ? "agrees" : ""))),
+    named > 1 && h("span", { class: "soft small" }, `It promotes what follows ${named} of its ${counted(triggers.length, "trigger")}.`),
   ];
 }
 
@@ -105,18 +105,25 @@ async function figures(place, signal) {
     replace(place, h("p", { class: "missing" }, "Nothing is measured yet. Fill the tables: ", h("code", {}, "keyhole analyze RUN")));
     return;
   }
-  replace(place, figures.map((figure) => {
+  const verdicts = figures.flatMap((figure) => figure.verdicts);
+  const tally = ["holds", "does not hold", "unclear"].map((outcome) => [badge(outcome), ` ${verdicts.filter((each) => each.verdict === outcome).length}  `]);
+  replace(place, verdicts.length > 0 && h("p", { class: "tally" }, `Of ${counted(verdicts.length, "claim")} of the paper that could be tested: `, tally.flat()), figures.map((figure) => {
     const plot = h("div", { class: "plot", role: "img", "aria-label": `Chart: ${figure.title}. ${figure.verdicts.map((verdict) => `${verdict.claim}: ${verdict.verdict}`).join(". ")}` });
     whenSeen(plot, () => void draw(plot, figure.spec, signal), signal);
     return h("article", { class: "finding" },
       h("h3", {}, visible(figure.title)),
       h("div", { class: "beside" },
-        h("figure", {}, plot, figure.note && h("figcaption", {}, visible(figure.note))),
+        h("figure", {}, plot, h("figcaption", {}, h("b", {}, `${figure.label}. `), visible(figure.caption), figure.note && h("i", {}, ` ${capital(figure.note)}.`))),
         h("div", { class: "aside" },
-          h("h4", {}, "The paper"), h("p", {}, visible(figure.finding)),
+          h("h4", {}, "The paper"), h("p", {}, visible(figure.finding)), h("p", { class: "published" }, visible(figure.published)),
           figure.verdicts.length > 0 && h("h4", {}, "Here"),
-          figure.verdicts.map((verdict) => h("div", { class: "verdict" }, h("p", {}, badge(verdict.verdict), ` ${visible(verdict.claim)}.`), h("p", { class: "soft small" }, visible(verdict.why)))))));
+          figure.verdicts.map((verdict) => h("div", { class: "verdict" }, h("p", {}, badge(verdict.verdict), ` ${capital(verdict.claim)}.`), h("p", { class: "soft small" }, `${capital(verdict.why)}.`))))));
   }));
+}
+
+/** @param {string} text */
+function capital(text) {
+  return visible(text.slice(0, 1).toUpperCase() + text.slice(1)).replace(/\.$/, "").replace(/ (?=[<=%] ?)|(?<=[<=]) /g, "\u00a0");
 }
 
 /** @param {string} verdict */

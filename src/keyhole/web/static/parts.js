@@ -2,7 +2,7 @@
 /** Pieces of page that several pages show: tokens, bars, triggers, links to cells. */
 import * as data from "./data.js";
 import { append, h, replace, whenSeen } from "./dom.js";
-import { address, blank, bytes, number, visible } from "./text.js";
+import { address, blank, bytes, even, number, visible } from "./text.js";
 
 /** @typedef {import("./data.js").Trigger} Trigger */
 
@@ -43,7 +43,7 @@ export function bar(share, kind) {
  * @param {[string, number][]} said
  * @param {{kind: string, largest: number, shown?: number, mark?: Set<string>, format?: (value: number) => string}} options
  */
-export function saidList(said, { kind, largest, shown = said.length, mark, format = (value) => number(value) }) {
+export function saidList(said, { kind, largest, shown = said.length, mark, format = even }) {
   const items = said.map(([piece, value], i) =>
     h("li", { hidden: i >= shown }, token(piece, mark?.has(piece) ? "agrees" : ""), bar(Math.abs(value) / largest, kind), h("span", { class: "num" }, format(value))),
   );
@@ -54,6 +54,22 @@ export function saidList(said, { kind, largest, shown = said.length, mark, forma
     more.remove();
   } }, `all ${said.length}`);
   return h("div", {}, list, more);
+}
+
+/**
+ * The first tokens that differ in more than case and spaces.
+ * @param {[string, number][]} said
+ * @param {number} count
+ */
+export function different(said, count) {
+  /** @type {Map<string, string>} */
+  const found = new Map();
+  for (const [piece] of said) {
+    const word = piece.trim().toLowerCase() || piece;
+    if (!found.has(word)) found.set(word, piece);
+    if (found.size === count) break;
+  }
+  return [...found.values()];
 }
 
 /**
@@ -77,7 +93,7 @@ export function line(trigger, { largest, top, promoted, before = 40, after = 8 }
     }
     return span;
   };
-  const left = h("bdi", { class: "before" }, begin || trigger.cut[0] ? h("span", { class: "cut" }, "…") : null);
+  const left = h("span", {}, begin || trigger.cut[0] ? h("span", { class: "cut" }, "…") : null);
   for (let i = begin; i < at; i++) left.append(shaded(i, tokens[i]));
   const last = tokens[at] ?? "";
   const spaced = last.startsWith(" ") && last.trim() !== "";
@@ -95,7 +111,26 @@ export function line(trigger, { largest, top, promoted, before = 40, after = 8 }
     for (let i = at + 2; i < end; i++) right.append(visible(tokens[i]));
     if (end < tokens.length || trigger.cut[1]) right.append(h("span", { class: "cut" }, "…"));
   } else if (trigger.cut[1] === 0) right.append(h("span", { class: "cut", title: "nothing follows" }, " ∎"));
-  return h("span", { class: "line" }, left, h("span", { class: "right" }, h("bdi", {}, box), right));
+  return h("span", { class: "line" }, h("bdi", { class: "before" }, left), h("span", { class: "right" }, h("bdi", {}, box), right));
+}
+
+/**
+ * Those triggers first whose next token the value names, each of these tokens once before any comes twice.
+ * @param {Trigger[]} triggers
+ * @param {Set<string>} promoted
+ */
+export function telling(triggers, promoted) {
+  /** @type {Map<string, number>} */
+  const seen = new Map();
+  const ranked = triggers.map((trigger, i) => {
+    const next = trigger.tokens[trigger.at + 1];
+    if (next === undefined || !promoted.has(next)) return { trigger, turn: Infinity, i };
+    const turn = seen.get(next) ?? 0;
+    seen.set(next, turn + 1);
+    return { trigger, turn, i };
+  });
+  ranked.sort((a, b) => (a.turn === b.turn ? a.i - b.i : a.turn - b.turn));
+  return { named: ranked.filter(({ turn }) => turn < Infinity).length, triggers: ranked.map(({ trigger }) => trigger) };
 }
 
 /**
@@ -111,11 +146,12 @@ export function preview(where, signal, { triggers = 1, promoted = 4 } = {}) {
     try {
       const cell = await data.cell(at.layer, at.cell);
       const said = cell.values[0];
+      const names = new Set(said?.promoted.map(([piece]) => piece));
       replace(
         place,
-        cell.triggers.slice(0, triggers).map((trigger) => line(trigger, { before: 12, after: 0, top: said?.promoted[0]?.[0] })),
+        telling(cell.triggers, names).triggers.slice(0, triggers).map((trigger) => line(trigger, { before: 14, after: 0, top: said?.promoted[0]?.[0], promoted: names })),
         cell.dead && h("span", { class: "cut" }, "dead: no prefix makes this key fire"),
-        said && h("span", { class: "promotes" }, said.promoted.slice(0, promoted).map(([piece]) => token(piece))),
+        said && h("span", { class: "promotes" }, different(said.promoted, promoted).map((piece) => token(piece))),
       );
     } catch (error) {
       replace(place, /** @type {Error} */ (error).message);

@@ -131,43 +131,56 @@ function listed(items, show) {
 
 /** @typedef {{layer: number, cell: number, sign: number, count: number, before: string, match: string, after: string}} Hit */
 
+/** @typedef {{hits: Hit[], units: number, read: number, unknown: string[], done: boolean}} Found */
+
 /**
- * Cells with triggers that hold the phrase, most of them first.
+ * Cells with triggers that hold the phrase, most of them first. What is found is told as more texts are read.
  * @param {string} asked
  * @param {data.Run} run
- * @returns {Promise<{hits: Hit[], units: number, read: number, unknown: string[]}>}
+ * @param {(found: Found) => void} tell
+ * @param {AbortSignal} signal
  */
-export async function phrase(asked, run) {
+export async function phrase(asked, run, tell, signal) {
   const all = [...new Set(words(asked))];
   const lists = await Promise.all(all.map(async (word) => {
     const page = await data.words(fnv1a(word) % run.words);
     return Object.hasOwn(page.words, word) ? page.words[word] : [];
   }));
   const unknown = all.filter((_, i) => !lists[i].length);
-  if (!all.length || unknown.length) return { hits: [], units: 0, read: 0, unknown };
+  if (!all.length || unknown.length) return tell({ hits: [], units: 0, read: 0, unknown, done: true });
   lists.sort((a, b) => a.length - b.length);
   const rest = lists.slice(1).map((list) => new Set(list));
   const units = lists[0].filter((unit) => rest.every((set) => set.has(unit)));
-  const read = units.slice(0, MOST_UNITS);
-  const chunks = [...new Set(read.map((unit) => Math.floor(unit / 64)))];
-  const pages = new Map(await Promise.all(chunks.map(async (chunk) => /** @type {const} */ ([chunk, (await data.units(chunk)).units]))));
+  const first = units.slice(0, MOST_UNITS);
+  /** @type {Map<number, number[]>} */
+  const chunks = new Map();
+  for (const unit of first) chunks.set(Math.floor(unit / 64), [...(chunks.get(Math.floor(unit / 64)) ?? []), unit]);
   /** @type {Map<string, Hit>} */
   const hits = new Map();
-  for (const unit of read) {
-    const page = pages.get(Math.floor(unit / 64))?.[unit];
-    if (!page) continue;
-    const find = finder(page.text, asked.trim());
-    for (const [layer, cell, end, sign] of page.cells) {
-      const found = find(end);
-      if (!found) continue;
-      const name = `${layer}.${cell}.${sign}`;
-      const known = hits.get(name);
-      if (known) known.count += 1;
-      else hits.set(name, { layer, cell, sign, count: 1, ...found });
-    }
+  let read = 0;
+  for (const [chunk, wanted] of chunks) {
+    const page = (await data.units(chunk)).units;
+    if (signal.aborted) return;
+    for (const unit of wanted) collect(hits, page[unit], asked.trim());
+    read += wanted.length;
+    const sorted = [...hits.values()].sort((a, b) => b.count - a.count || b.sign - a.sign || a.layer - b.layer || a.cell - b.cell);
+    tell({ hits: sorted, units: units.length, read, unknown, done: read === first.length });
   }
-  const sorted = [...hits.values()].sort((a, b) => b.count - a.count || b.sign - a.sign || a.layer - b.layer || a.cell - b.cell);
-  return { hits: sorted, units: units.length, read: read.length, unknown };
+  if (!chunks.size) tell({ hits: [], units: 0, read: 0, unknown, done: true });
+}
+
+/** @param {Map<string, Hit>} hits @param {{text: string, cells: number[][]} | undefined} unit @param {string} asked */
+function collect(hits, unit, asked) {
+  if (!unit) return;
+  const find = finder(unit.text, asked);
+  for (const [layer, cell, end, sign] of unit.cells) {
+    const found = find(end);
+    if (!found) continue;
+    const name = `${layer}.${cell}.${sign}`;
+    const known = hits.get(name);
+    if (known) known.count += 1;
+    else hits.set(name, { layer, cell, sign, count: 1, ...found });
+  }
 }
 
 /**
@@ -196,20 +209,16 @@ export function finder(text, asked) {
 
 /** @param {HTMLElement} place @param {string} asked @param {data.Run} run @param {AbortSignal} signal */
 async function triggers(place, asked, run, signal) {
-  const found = await phrase(asked, run);
-  if (signal.aborted) return;
-  if (found.unknown.length) {
-    replace(place, h("p", {}, "No trigger holds ", found.unknown.map((word, i) => [i ? ", " : "", h("q", {}, h("bdi", {}, visible(word)))]).flat(), "."));
-    return;
-  }
-  if (!found.hits.length) {
-    replace(place, h("p", {}, "No trigger holds ", h("q", {}, h("bdi", {}, visible(asked.trim()))), "."));
-    return;
-  }
-  const partly = found.read < found.units;
-  replace(place,
-    h("p", { class: "soft" }, `${counted(found.hits.length, "cell")} with triggers that hold it${partly ? `, among the first ${whole(found.read)} of ${whole(found.units)} texts` : ""}.`),
-    listed(found.hits, (hit) => h("li", {},
-      h("span", { class: "hit" }, cellLink(hit.layer, hit.cell), h("span", { class: "soft small" }, `${counted(hit.count, "trigger")}${hit.sign < 0 ? ", negative side" : ""}`)),
-      h("span", { class: "snippet" }, h("bdi", {}, visible(hit.before), h("mark", {}, visible(hit.match)), visible(hit.after))))));
+  /** @param {string} text */
+  const quote = (text) => h("q", {}, h("bdi", {}, visible(text)));
+  await phrase(asked, run, (found) => {
+    const none = found.unknown.length ? found.unknown : [asked.trim()];
+    if (!found.hits.length && found.done) return replace(place, h("p", {}, "No trigger holds ", none.map((word, i) => [i ? ", " : "", quote(word)]).flat(), "."));
+    const partly = found.done ? (found.read < found.units ? `, among the first ${whole(found.read)} of ${whole(found.units)} texts` : "") : `; ${whole(found.read)} of ${whole(found.units)} texts read …`;
+    replace(place,
+      h("p", { class: "soft", role: "status" }, `${counted(found.hits.length, "cell")} with triggers that hold it${partly}${found.done ? "." : ""}`),
+      listed(found.hits, (hit) => h("li", {},
+        h("span", { class: "hit" }, cellLink(hit.layer, hit.cell), h("span", { class: "soft small" }, `${counted(hit.count, "trigger")}${hit.sign < 0 ? ", negative side" : ""}`)),
+        h("span", { class: "snippet" }, h("bdi", {}, visible(hit.before), h("mark", {}, visible(hit.match)), visible(hit.after))))));
+  }, signal);
 }

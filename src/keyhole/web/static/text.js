@@ -77,6 +77,15 @@ export function number(value, digits = 3) {
   return text.replaceAll("-", "−");
 }
 
+/**
+ * A number in three digits, zeros at the end kept, so that a column of them lines up.
+ * @param {number} value
+ */
+export function even(value) {
+  if (value === 0) return "0";
+  return Math.abs(value) >= 1000 || Math.abs(value) < 1e-3 ? number(value) : value.toPrecision(3).replaceAll("-", "−");
+}
+
 /** @param {number} value */
 export function whole(value) {
   return value.toLocaleString("en-US");
