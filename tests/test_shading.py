@@ -56,7 +56,10 @@ CASES = [
 
 
 @pytest.mark.parametrize(("family", "options"), CASES)
-def test_every_shade_is_the_coefficient_of_its_prefix(family: str, options: dict[str, Any], corpus: Path) -> None:
+def test_every_shade_is_the_coefficient_of_its_prefix(
+    family: str, options: dict[str, Any], corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(filling, "PIECE", 7)
     model = tiny(family)
     run = scanned(model, corpus, **options)
     assert shading.of(run) is None

@@ -13,16 +13,20 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from . import intervene, prompt, shading
     from .analysis import analyze
     from .engine import merge, scan
     from .errors import KeyholeError
+    from .intervene import Edit
     from .models import FAMILIES, Family, Model, load
     from .recheck import verify
     from .run import Cell, Run, Stats, Trigger
     from .run import Run as open
 
+_MODULES = ("intervene", "prompt", "shading")
 _WHERE = {
     "Cell": "run",
+    "Edit": "intervene",
     "FAMILIES": "models",
     "Family": "models",
     "KeyholeError": "errors",
@@ -40,6 +44,7 @@ _WHERE = {
 __all__ = [
     "FAMILIES",
     "Cell",
+    "Edit",
     "Family",
     "KeyholeError",
     "Model",
@@ -47,10 +52,13 @@ __all__ = [
     "Stats",
     "Trigger",
     "analyze",
+    "intervene",
     "load",
     "merge",
     "open",
+    "prompt",
     "scan",
+    "shading",
     "verify",
 ]
 
@@ -58,6 +66,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name == "open":
         return import_module(".run", __name__).Run
+    if name in _MODULES:
+        return import_module(f".{name}", __name__)
     if name in _WHERE:
         return getattr(import_module(f".{_WHERE[name]}", __name__), name)
     raise AttributeError(f"module 'keyhole' has no attribute {name!r}")

@@ -152,7 +152,10 @@ def read(
             with intervene.applied(model, edits, batch.starts):
                 seen = states(model, batch.ids, at)
     _check_finite(model, plain, seen)
-    return _Reader(model).view(ids, position, plain, seen, wanted, edited=bool(edits))
+    reader = _Reader(model)
+    if wanted is not None and wanted >= reader.head.vocabulary:
+        raise UsageError(f"The token {token!r} is one the model cannot predict: its head has no row for it.")
+    return reader.view(ids, position, plain, seen, wanted, edited=bool(edits))
 
 
 def check_text(text: str) -> None:

@@ -23,6 +23,9 @@ from .targets import held_out_units
 SAMPLE = 20_000
 """Prefixes the histograms are made of, about; all there are where there are fewer."""
 
+PIECE = 1 << 16
+"""Triggers whose shades are gathered at once."""
+
 Begin = Callable[[int], Callable[[int], None]]
 Ints = npt.NDArray[np.int64]
 
@@ -161,9 +164,14 @@ class _Triggers:
         lengths = offsets[np.maximum(units, 0) + 1] - offsets[np.maximum(units, 0)]
         return spans(lengths, positions, self.windows.room)
 
-    def of_batch(self, number: int, starts: int) -> _Shown:
+    def of_batch(self, number: int, starts: int) -> Iterator[_Shown]:
+        """Those of a batch, in pieces."""
+        begin, end = int(self.bounds[number]), int(self.bounds[number + 1])
+        for at in range(begin, end, PIECE):
+            yield self._shown(self.order[at : min(at + PIECE, end)], starts)
+
+    def _shown(self, which: npt.NDArray[np.int32], starts: int) -> _Shown:
         run, windows = self.run, self.windows
-        which = self.order[self.bounds[number] : self.bounds[number + 1]]
         cell, side, slot = np.unravel_index(which, (run.cells, 2, run.top))
         at = (self.layer, cell, slot)
         units = np.where(side == 0, run.units[at], run.units_negative[at]).astype(np.int64)
@@ -199,8 +207,7 @@ def _run(
     low, high = run.stats.min, run.stats.max
 
     def sink(layer: int, x: torch.Tensor) -> None:
-        shown = triggers[layer].of_batch(number, batch.starts)
-        if len(shown.cell):
+        for shown in triggers[layer].of_batch(number, batch.starts):
             base = (shown.row * x.shape[1] + shown.column) * run.cells + shown.cell
             inside = np.arange(int(shown.size.sum())) - np.repeat(np.cumsum(shown.size) - shown.size, shown.size)
             index = torch.from_numpy(np.repeat(base, shown.size) + inside * run.cells).to(x.device)
