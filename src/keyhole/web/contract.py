@@ -13,13 +13,12 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .. import __version__, figures, paper, show, store, values
+from .. import __version__, figures, paper, shading, show, store, values
 from ..annotations import KINDS, kinds, notes
 from ..annotations import read as read_annotations
 from ..demo import worth_showing
@@ -28,8 +27,10 @@ from ..run import Run
 from .search import Once, Search
 from .worth import speaking
 
-BEFORE, AFTER = 40, 8
-"""Tokens shown before a trigger's last one, and after it."""
+SEPARATOR = "|"
+SHADES = "".join(chr(code) for code in range(35, 127) if chr(code) != "\\")[:91]
+"""A letter a shade, none of which JSON writes with two: the middle one is 0, the ends are ∓127."""
+_LETTERS = np.array([ord(SHADES[45 + round(shade * 45 / 127)]) for shade in range(-127, 128)], np.uint8)
 WORTH = 12
 KEPT_BYTES = 64 << 20
 """Answers kept for the next who asks, in bytes at most."""
@@ -58,6 +59,16 @@ def packed(array: npt.NDArray[Any]) -> str:
     return base64.b64encode(array.tobytes()).decode()
 
 
+def joined(tokens: list[str]) -> str | list[str]:
+    """Tokens as one string, a bar between them; as a list where a token has a bar itself."""
+    return tokens if any(SEPARATOR in token for token in tokens) else SEPARATOR.join(tokens)
+
+
+def shades(row: npt.NDArray[np.int8]) -> str:
+    """A letter a token, of `SHADES`."""
+    return _LETTERS[np.maximum(row, -127).astype(np.int16) + 127].tobytes().decode("ascii")
+
+
 class Explorer:
     """One run, with everything that its answers share opened once."""
 
@@ -69,7 +80,7 @@ class Explorer:
         self._kept: OrderedDict[str, bytes] = OrderedDict()
         self._kept_bytes = 0
         self._lock = threading.Lock()
-        self._shading = _shading(run)
+        self._shading = shading.of(run)
 
     # Addresses
 
@@ -80,7 +91,7 @@ class Explorer:
         yield from (f"layers/{layer}.json" for layer in range(run.layers))
         yield from (f"tokens/{page}.json" for page in range(self.search.token_pages))
         yield from (f"words/{bucket}.json" for bucket in range(self.search.buckets))
-        yield from (f"units/{page}.json" for page in range(self.search.unit_pages))
+        yield from (f"units/{page}.json" for page in self.search.pages_with_triggers())
         yield from (f"cells/{layer}/{cell}.json" for layer in range(run.layers) for cell in range(run.cells))
 
     def answer(self, path: str) -> Any:
@@ -294,7 +305,9 @@ class Explorer:
             "similar_values": self._similar_values(layer, index),
         }
 
-    def _triggers(self, layer: int, index: int, *, negative: bool) -> list[dict[str, Any]]:
+    def _triggers(self, layer: int, index: int, *, negative: bool) -> list[list[Any]]:
+        """A row a trigger, for an export is mostly these: [coefficient, unit, position, tokens of the unit left out before
+        what is shown, and after it, how often the prefix occurs, the tokens shown, their shades where there are any]."""
         run, piece = self.run, self.run.vocabulary.piece
         side = "_negative" if negative else ""
         arrays = [getattr(run, name + side)[layer, index].tolist() for name in store.TRIGGERS]
@@ -303,24 +316,13 @@ class Explorer:
             if unit < 0:
                 break
             ids = run.unit_tokens(unit)
-            begin, end = self.shown(len(ids), position)
-            trigger = {
-                "c": short(coefficient),
-                "unit": unit,
-                "position": position,
-                "count": run.count(unit, position),
-                "tokens": [piece(token) for token in ids[begin:end].tolist()],  # type: ignore[attr-defined]
-                "at": position - begin,
-                "cut": [begin, len(ids) - end],
-            }
+            begin, end = shading.shown(len(ids), position, run.room)
+            tokens = joined([piece(token) for token in ids[begin:end].tolist()])  # type: ignore[attr-defined]
+            trigger = [short(coefficient, 4), unit, position, begin, len(ids) - end, run.count(unit, position), tokens]
             if self._shading is not None:
-                trigger["shade"] = packed(self._shading.row(layer, index, slot, negative)[: end - begin])
+                trigger.append(shades(self._shading.row(layer, index, slot, negative)))
             found.append(trigger)
         return found
-
-    def shown(self, length: int, position: int) -> tuple[int, int]:
-        """From where to where a trigger's unit is shown."""
-        return max(self.run.window_start(position), position - BEFORE), min(length, position + AFTER + 1)
 
     def _value(self, said: values.Values, layer: int, index: int) -> dict[str, Any]:
         at, piece = (layer, index), self.run.vocabulary.piece
@@ -367,27 +369,12 @@ class Explorer:
         return cells, cosines
 
     def _histogram(self, layer: int, index: int) -> dict[str, Any] | None:
-        found = self._histograms(layer, index)
+        """Counts between two edges, in bins of one width."""
+        found = None if self._shading is None else self._shading.histogram(layer, index)
         if found is None:
             return None
         edges, counts, n = found
-        return {"edges": shorts(np.asarray(edges)), "counts": np.asarray(counts).tolist(), "n": int(n)}
-
-    @cached_property
-    def _histograms(self) -> Callable[[int, int], Any]:
-        try:
-            from .. import shading
-        except ImportError:
-            return lambda layer, index: None
-        return lambda layer, index: shading.histogram(self.run, layer, index)
-
-
-def _shading(run: Run) -> Any:
-    try:
-        from .. import shading
-    except ImportError:
-        return None
-    return shading.of(run)
+        return {"edges": [short(edges[0]), short(edges[-1])], "counts": counts.tolist(), "n": n}
 
 
 _ADDRESS = re.compile(r"([a-z]+)(?:/(0|[1-9]\d{0,8}))?(?:/(0|[1-9]\d{0,8}))?\.json", re.ASCII)

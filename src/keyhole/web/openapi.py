@@ -193,7 +193,7 @@ def _layer() -> Schema:
 
 
 def _tokens() -> Schema:
-    speakers = mapping(listed(row(COUNT, COUNT, {"type": "number"}, {"type": "integer", "minimum": 1})), "^[0-9]+$")
+    speakers = mapping(listed(row(COUNT, {"type": "number"}, COUNT)), "^[0-9]+$")
     return made({"promoted": speakers, "demoted": speakers})
 
 
@@ -202,7 +202,7 @@ def _words() -> Schema:
 
 
 def _units() -> Schema:
-    unit = made({"text": STRING, "cells": listed(row(COUNT, COUNT, COUNT, {"enum": [1, -1]}))})
+    unit = made({"text": STRING, "cells": listed(row(COUNT, COUNT, {"const": -1}) | {"minItems": 2})})
     return made({"units": mapping(unit, "^[0-9]+$")})
 
 
@@ -215,9 +215,9 @@ def _cell() -> dict[str, Schema]:
     said = listed(row(STRING, NUMBER))
     value = {"lens": STRING, "norm": NUMBER, "max_prob": NUMBER, "entropy": NUMBER, "promoted": said, "demoted": said}
     value |= {"agreement": agreement, "negative_agreement": agreement, "rank": {"type": ["integer", "null"]}}
-    trigger = {"c": NUMBER, "unit": COUNT, "position": COUNT, "count": COUNT, "tokens": listed(STRING), "at": COUNT}
-    trigger |= {"cut": row(COUNT, COUNT), "shade": {"type": "string", "contentEncoding": "base64"}}
-    histogram = made({"edges": listed(NUMBER), "counts": listed(COUNT), "n": COUNT})
+    tokens: Schema = {"anyOf": [STRING, listed(STRING)]}
+    trigger = row(NUMBER, COUNT, COUNT, COUNT, COUNT, COUNT, tokens, STRING) | {"minItems": 7}
+    histogram = made({"edges": row(NUMBER, NUMBER), "counts": listed(COUNT), "n": COUNT})
     stats = {"n": COUNT, "active": COUNT, "mean": NUMBER, "std": NUMBER, "max": NUMBER, "min": NUMBER}
     cell = {
         "address": ADDRESS,
@@ -232,7 +232,7 @@ def _cell() -> dict[str, Schema]:
         "similar_keys": listed(row(ADDRESS, COUNT)),
         "similar_values": listed(row(ADDRESS, NUMBER)),
     }
-    return {"Cell": made(cell), "Trigger": made(trigger, optional=("shade",))}
+    return {"Cell": made(cell), "Trigger": trigger}
 
 
 def _prompt() -> Schema:

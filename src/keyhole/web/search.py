@@ -92,7 +92,8 @@ class Search:
         return -(-len(self.run.vocabulary) // PAGE)
 
     def tokens(self, values: Values | None, page: int) -> dict[str, dict[str, list[list[float]]]]:
-        """For each of a page's tokens the cells whose values promote and demote it: [layer, cell, logit, rank]."""
+        """For each of a page's tokens the cells whose values promote and demote it: [place, logit, rank]. A cell's place is
+        layer × cells + cell."""
         found: dict[str, dict[str, list[list[float]]]] = {"promoted": {}, "demoted": {}}
         if values is None:
             return found
@@ -103,9 +104,8 @@ class Search:
                 at = np.asarray(places[int(offsets[token]) : int(offsets[token + 1])], np.int64)
                 if len(at):
                     which, slots = np.divmod(at, kept)
-                    layers, cells = np.divmod(which, self.run.cells)
-                    strengths = [float(f"{x:.4g}") for x in flat[at]]
-                    rows = zip(layers.tolist(), cells.tolist(), strengths, (slots + 1).tolist(), strict=True)
+                    strengths = [float(f"{x:.3g}") for x in flat[at]]
+                    rows = zip(which.tolist(), strengths, (slots + 1).tolist(), strict=True)
                     found[name][str(token)] = [list(row) for row in rows]
         return found
 
@@ -115,23 +115,26 @@ class Search:
     def unit_pages(self) -> int:
         return -(-int(self.run.manifest["corpus"]["units"]) // PAGE)
 
+    def pages_with_triggers(self) -> list[int]:
+        """The pages of units that hold any."""
+        found: list[int] = np.unique(self._once.get("units", self._by_unit)[0] // PAGE).tolist()
+        return found
+
     def unit_text(self, unit: int) -> str:
         return self.run.vocabulary.text(self.run.unit_tokens(unit))
 
     def units(self, page: int) -> dict[str, Any]:
-        """The texts of a page's units that hold triggers, and whose: [layer, cell, characters up to its last token, ±1]."""
+        """The texts of a page's units that hold triggers, and whose: [place, characters up to its last token], and a third
+        number, −1, on the negative side."""
         units, places, positions, signs = self._once.get("units", self._by_unit)
         found: dict[str, Any] = {}
         begin, end = np.searchsorted(units, (page * PAGE, (page + 1) * PAGE))
         for unit in np.unique(units[begin:end]).tolist():
             a, b = np.searchsorted(units, (unit, unit + 1))
             text, ends = self._ends(unit, np.unique(positions[a:b]).tolist())
-            layers, cells = np.divmod(places[a:b], self.run.cells)
-            rows = zip(layers.tolist(), cells.tolist(), positions[a:b].tolist(), signs[a:b].tolist(), strict=True)
-            found[str(unit)] = {
-                "text": text,
-                "cells": [[layer, cell, ends[position], sign] for layer, cell, position, sign in rows],
-            }
+            rows = zip(places[a:b].tolist(), positions[a:b].tolist(), signs[a:b].tolist(), strict=True)
+            cells = [[place, ends[position], *((-1,) if sign < 0 else ())] for place, position, sign in rows]
+            found[str(unit)] = {"text": text, "cells": cells}
         return {"units": found}
 
     def _ends(self, unit: int, positions: list[int]) -> tuple[str, dict[int, int]]:

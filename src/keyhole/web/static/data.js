@@ -1,6 +1,8 @@
 // @ts-check
 /** What the page knows: fetched from `data/…` (server and export alike) and `api/…` (server only), kept, and named here. */
 
+import * as unpack from "./unpack.js";
+
 /**
  * @typedef {{keyhole: string, live: boolean,
  *   model: {name: string, family: string, layers: number, cells: number, signed: boolean},
@@ -93,15 +95,15 @@ export const figures = () => get("data/figures.json");
 /** @param {number} layer @returns {Promise<Layer>} */
 export const layer = (layer) => get(`data/layers/${layer}.json`);
 /** @param {number} layer @param {number} cell @returns {Promise<Cell>} */
-export const cell = (layer, cell) => get(`data/cells/${layer}/${cell}.json`);
+export const cell = (layer, cell) => get(`data/cells/${layer}/${cell}.json`).then(unpack.cell);
 /** @returns {Promise<{pieces: string[]}>} */
 export const vocabulary = () => get("data/vocabulary.json");
 /** @param {number} token @returns {Promise<{promoted: Record<string, number[][]>, demoted: Record<string, number[][]>}>} */
-export const tokens = (token) => get(`data/tokens/${Math.floor(token / 64)}.json`);
+export const tokens = async (token) => unpack.tokens(await get(`data/tokens/${Math.floor(token / 64)}.json`), (await run()).model.cells);
 /** @param {number} bucket @returns {Promise<{words: Record<string, number[]>}>} */
 export const words = (bucket) => get(`data/words/${bucket}.json`);
-/** @param {number} chunk @returns {Promise<{units: Record<string, {text: string, cells: number[][]}>}>} */
-export const units = (chunk) => get(`data/units/${chunk}.json`);
+/** Large, so not kept. @param {number} chunk @returns {Promise<{units: Record<string, {text: string, cells: number[][]}>}>} */
+export const units = async (chunk) => unpack.units(await request(`data/units/${chunk}.json`), (await run()).model.cells);
 /** Never kept: others write there too. @returns {Promise<Annotations>} */
 export const annotations = () => request("data/annotations.json", { cache: "no-store" });
 /** @returns {Promise<{model: string, loaded: boolean, limits: {prompt_tokens: number, edits: number, prompt_characters: number}}>} */
