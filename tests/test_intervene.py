@@ -244,6 +244,7 @@ def test_a_scan_of_an_edited_model_is_told_apart(folder: Path, text: Path, tmp_p
     assert run.stats.max[1, 5] == 0
     with pytest.raises(keyhole.KeyholeError, match="not the model that was scanned"):
         keyhole.analyze(run, only=["mutation"], model=keyhole.load(str(folder)))
+    assert keyhole.verify(run, cells=5).ok  # the run says which edits, so the model comes back with them
 
 
 def test_edits_of_another_model_are_refused(folder: Path) -> None:

@@ -330,6 +330,7 @@ def _manifest(model: Model, names: list[str], config: ScanConfig, summary: Summa
             "layers": model.layers,
             "cells": model.cells,
             "signed": model.signed,
+            **({"edits": [edit.to_json() for edit in model.edits]} if model.edits else {}),
         },
         "corpus": {"sources": names, **counted, "scanned_prefixes": scanned},
         "config": {

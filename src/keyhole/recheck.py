@@ -47,6 +47,7 @@ def verify(run: Run, *, cells: int = 200, seed: int = 0, model: Model | None = N
         device=config.device,
         revision=run.manifest["model"]["revision"],
         trust_remote_code=config.trust_remote_code,
+        edits=run.manifest["model"].get("edits"),
     )
     if model.fingerprint != run.manifest["model"]["fingerprint"]:
         raise RunError(

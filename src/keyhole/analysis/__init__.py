@@ -215,6 +215,7 @@ def model_of(run: Run, model: Model | str | None = None, device: str = "auto") -
             device=device,
             revision=None if model else about["revision"],
             trust_remote_code=config.trust_remote_code,
+            edits=about.get("edits"),
         )
     if model.fingerprint != about["fingerprint"]:
         raise RunError(
