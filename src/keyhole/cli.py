@@ -382,6 +382,22 @@ def serve(
     answer(Run(run), host=host, port=port, browse=not no_open, token=token)
 
 
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    site: Annotated[Path, typer.Argument(help="The folder to write.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace an export that is there.")] = False,
+) -> None:
+    """The explorer as files for any static host: all but the prompt page and saving. Look: python -m http.server -d SITE"""
+    from .progress import Stages
+    from .run import Run
+    from .web.export import export as write
+
+    with Stages() as progress:
+        done = write(Run(run), site, force=force, progress=progress)
+    print(f"{site}: {done.files:,} files, {done.bytes / 1e6:,.1f} MB. Look: python -m http.server -d {site}")
+
+
 @app.command("annotations")
 def annotations_(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
