@@ -111,6 +111,11 @@ class PromptView:
             ],
         }
 
+    def _repr_html_(self) -> str:
+        from .notebook import prompt
+
+        return prompt(self.to_json())
+
 
 def _short(x: float) -> float | None:
     return float(f"{x:.5g}") if math.isfinite(x) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -110,8 +110,50 @@ class Cell:
         """Whether the key never fired: no coefficient above zero in the whole corpus."""
         return bool(self.stats.active == 0)
 
+    def chart(self) -> Any:
+        """The histogram of its coefficients, as an Altair chart."""
+        from .notebook import cell_chart
+
+        return cell_chart(self)
+
     def __repr__(self) -> str:
         return f"<keyhole.Cell {self.address} of {self.run.path}>"
+
+    def _repr_html_(self) -> str:
+        from .notebook import cell
+
+        return cell(self)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer: its cells by their index, from 0."""
+
+    run: Run
+    index: int
+
+    def __len__(self) -> int:
+        return self.run.cells
+
+    def __getitem__(self, cell: int) -> Cell:
+        return self.run.cell(self.index, cell)
+
+    def __iter__(self) -> Iterator[Cell]:
+        return (self[cell] for cell in range(len(self)))
+
+    def chart(self) -> Any:
+        """How often and how strongly its keys fire, as an Altair chart."""
+        from .notebook import layer_chart
+
+        return layer_chart(self)
+
+    def __repr__(self) -> str:
+        return f"<keyhole.Layer {self.index} of {self.run.path}: {self.run.cells} cells>"
+
+    def _repr_html_(self) -> str:
+        from .notebook import layer
+
+        return layer(self)
 
 
 class Run:
@@ -196,6 +238,11 @@ class Run:
 
     def __getitem__(self, address: str) -> Cell:
         return self.cell(*parse_address(address))
+
+    def layer(self, index: int) -> Layer:
+        if not 0 <= index < self.layers:
+            raise UsageError(f"There is no layer {index}: the model has layers 0 to {self.layers - 1}.")
+        return Layer(self, int(index))
 
     def triggers(self, layer: int, index: int, *, negative: bool = False) -> list[Trigger]:
         side = "_negative" if negative else ""
