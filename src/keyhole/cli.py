@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -443,7 +444,9 @@ def demo(
     ] = 50,
     force: Annotated[bool, typer.Option("--force", help="Scan again where a demo run is there.")] = False,
 ) -> None:
-    """SmolLM2-135M-Instruct over the State of the Union, both from PyPI: scan, analyze, report; ends by showing cells."""
+    """SmolLM2-135M-Instruct over the State of the Union, both from PyPI: scan, analyze, report.
+
+    In a terminal it ends by serving the explorer; without one, or with CI set, it says how."""
     from . import demo as parts
     from . import report as report_page
     from . import show as text
@@ -470,10 +473,10 @@ def demo(
                 force=force,
                 progress=bar,
             )
-    if not parts.analyzed(run):
+    if missing := parts.missing(run):
         print("What its values say, and how its layers come to a prediction …")
         with Stages() as stages:
-            parts.analyze(run, stages)
+            parts.analyze(run, missing, stages)
     page = report_page.write(run)
     console = text.console()
     console.print(text.info(run))
@@ -485,6 +488,16 @@ def demo(
     console.print(f"\nLook at any of the {run.layers * run.cells:,} cells:  keyhole show {out} L{run.layers // 2}.0")
     console.print(f'Who says a token:  keyhole tokens {out} " freedom"')
     console.print(f"The report:  {page}")
+    console.print(f"The explorer:  keyhole serve {out}\n")
+    _explore(run)
+
+
+def _explore(run: Any) -> None:
+    """Serve the explorer where someone is there to look at it."""
+    if sys.stdout.isatty() and not os.environ.get("CI"):
+        from .web.serve import serve as answer
+
+        answer(run)
 
 
 def _tell(run: Any) -> None:

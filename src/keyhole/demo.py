@@ -60,20 +60,21 @@ def write_sample(path: Path, every: int) -> Path:
     return path
 
 
-def analyzed(run: Run) -> bool:
-    """Whether every table is filled."""
-    from . import store, tables
+def missing(run: Run) -> list[str]:
+    """What of the analyses is not there yet."""
+    from . import shading, store, tables
 
-    if not store.tables_file(run.path).exists():
-        return False
-    with tables.connect(run.path) as db:
-        return set(tables.SCHEMAS) <= tables.names(db)
+    filled: set[str] = set()
+    if store.tables_file(run.path).exists():
+        with tables.connect(run.path) as db:
+            filled = tables.names(db)
+    return [name for name in tables.SCHEMAS if name not in filled] + ["shading"] * (shading.of(run) is None)
 
 
-def analyze(run: Run, progress: Callable[[str, int], Callable[[int], None]]) -> None:
+def analyze(run: Run, only: list[str], progress: Callable[[str, int], Callable[[int], None]]) -> None:
     from .analysis import analyze
 
-    analyze(run, cells=CELLS, progress=progress)
+    analyze(run, only=only, cells=CELLS, progress=progress)
 
 
 def worth_showing(run: Run, count: int = 3) -> list[str]:

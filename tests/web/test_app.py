@@ -22,9 +22,11 @@ import pytest
 from starlette.testclient import TestClient
 
 import keyhole
+from keyhole import cli
 from keyhole.errors import ModelError, UsageError
 from keyhole.web import app as web
 from keyhole.web import guard, live, serve
+from keyhole.web.contract import Explorer
 
 HERE = "http://127.0.0.1:8765"
 TOKEN = "a-token-of-some-length"
@@ -337,6 +339,26 @@ def test_the_next_free_port_is_taken() -> None:
     assert serve.address("0.0.0.0", 5) == "http://127.0.0.1:5/"
 
 
+@pytest.mark.parametrize(("terminal", "ci", "served"), [(True, "", 1), (True, "true", 0), (False, "", 0)])
+def test_the_demo_ends_with_the_explorer_where_someone_can_look(
+    run: keyhole.Run, monkeypatch: pytest.MonkeyPatch, terminal: bool, ci: str, served: int
+) -> None:
+    asked: list[keyhole.Run] = []
+    monkeypatch.setattr("keyhole.web.serve.serve", asked.append)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: terminal, raising=False)
+    monkeypatch.setenv("CI", ci)
+    cli._explore(run)
+    assert asked == [run] * served
+
+
+def test_warmed_up_answers_are_the_same(run: keyhole.Run) -> None:
+    warm, cold = Explorer(run), Explorer(run)
+    with web.warming(warm):
+        for path in ("run.json", "map.json", "figures.json", "cells/0/0.json"):
+            assert warm.body(path) == cold.body(path)
+    assert "run.json" in warm._kept
+
+
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_keyhole_serve(run: keyhole.Run, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "keyhole.cli", "serve", str(run.path), "--no-open", "--port", "0"]
@@ -361,5 +383,6 @@ def test_keyhole_serve(run: keyhole.Run, tmp_path: Path) -> None:
     finally:
         server.send_signal(signal.SIGINT)
         out, _ = server.communicate(timeout=20)
+    assert server.returncode == 0
     assert "Traceback" not in out
     assert TOKEN not in out

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mimetypes
 import re
-from functools import cache
+import threading
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +36,7 @@ from .openapi import describe
 if TYPE_CHECKING:
     from ..models import Model
 
+_bundling = threading.Lock()
 _STATIC = re.compile(r"[a-z0-9_-]+(\.[a-z0-9]+)+", re.ASCII)
 
 
@@ -43,9 +47,10 @@ def create(
     token: str | None = None,
     model: Model | None = None,
     read: Read | None = None,
+    explorer: Explorer | None = None,
 ) -> Guard:
     """The app for one run. The model is loaded when it is first needed, unless one is given."""
-    explorer, live = Explorer(run, live=True), Live(run, model=model, read=read)
+    explorer, live = explorer or Explorer(run, live=True), Live(run, model=model, read=read)
 
     def data(request: Request) -> Response:
         path = request.path_params["path"]
@@ -104,6 +109,31 @@ def create(
     return Guard(app, host=host, token=token)
 
 
+@contextlib.contextmanager
+def warming(explorer: Explorer) -> Iterator[None]:
+    """Make what the first pages ask for, in their order, while the server begins to answer. What fails here fails again, and
+    is told, when someone asks."""
+    ended = threading.Event()
+    steps: list[Callable[[], object]] = [
+        partial(explorer.body, path) for path in ("run.json", "map.json", "layers/0.json", "cells/0/0.json")
+    ]
+    steps += [vega, partial(explorer.body, "figures.json")]
+
+    def work() -> None:
+        with contextlib.suppress(KeyholeError, OSError, duckdb.Error):
+            for step in steps:
+                if not ended.is_set():
+                    step()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()  # Python must not end while Vega is being bundled
+
+
 # The page
 
 
@@ -144,9 +174,14 @@ def media_type(name: str) -> str:
     return mimetypes.guess_type(name)[0] or "application/octet-stream"
 
 
-@cache
 def vega() -> bytes:
     """Vega, Vega-Lite and Vega-Embed as one script, out of the package that draws the report's figures too."""
+    with _bundling:
+        return _bundle()
+
+
+@cache
+def _bundle() -> bytes:
     return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=figures.vega_lite())).encode()
 
 

@@ -79,6 +79,7 @@ class Explorer:
         self._once = Once()
         self._kept: OrderedDict[str, bytes] = OrderedDict()
         self._kept_bytes = 0
+        self._making: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
         self._shading = shading.of(run)
 
@@ -128,17 +129,27 @@ class Explorer:
         if not path.startswith(("layers/", "vocabulary", "figures", "run", "tokens/", "words/", "units/")):
             return compact(self.answer(path))
         with self._lock:
-            if path in self._kept:
-                self._kept.move_to_end(path)
-                return self._kept[path]
-        made = compact(self.answer(path))
+            making = self._making.setdefault(path, threading.Lock())
+        with making:  # who asks meanwhile waits, instead of making it too
+            with self._lock:
+                if path in self._kept:
+                    self._kept.move_to_end(path)
+                    return self._kept[path]
+            try:
+                made = compact(self.answer(path))
+                self._keep(path, made)
+            finally:
+                with self._lock:
+                    self._making.pop(path, None)
+        return made
+
+    def _keep(self, path: str, made: bytes) -> None:
         with self._lock:
             if path not in self._kept and len(made) <= KEPT_BYTES:
                 self._kept[path] = made
                 self._kept_bytes += len(made)
                 while self._kept_bytes > KEPT_BYTES:
                     self._kept_bytes -= len(self._kept.popitem(last=False)[1])
-        return made
 
     # The run
 

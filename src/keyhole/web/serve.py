@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
 import threading
@@ -12,7 +13,8 @@ import uvicorn
 
 from ..errors import UsageError
 from ..run import Run
-from .app import create
+from .app import create, warming
+from .contract import Explorer
 from .guard import token_for
 
 _TAKEN = (errno.EADDRINUSE, errno.EACCES)
@@ -51,12 +53,13 @@ def serve(
     token = token_for(host, token)
     listening = bind(host, port)
     url = address(host, listening.getsockname()[1]) + (f"?token={quote(token, safe='')}" if token else "")
-    app = create(run, host=host, token=token)
+    explorer = Explorer(run, live=True)
+    app = create(run, host=host, token=token, explorer=explorer)
     server = uvicorn.Server(
         uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, date_header=False)
     )
     print(f"{run.path}: {url}   (Ctrl-C ends)", flush=True)
     if browse:
         threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
-    with listening:
+    with listening, contextlib.suppress(KeyboardInterrupt), warming(explorer):
         server.run([listening])
