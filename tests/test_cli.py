@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -188,6 +189,21 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
 
 
+def first_answers(arguments: list[str], place: Path) -> list[str]:
+    """What a server answers first: the page, and the data it begins with."""
+    command = [sys.executable, "-m", "keyhole.cli", *arguments]
+    with subprocess.Popen(command, cwd=place, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            said = server.stdout.readline()
+            address = re.search(r"http://[^ ]+", said)
+            assert address, said
+            paths = ("", "data/run.json")
+            return [urllib.request.urlopen(address[0] + path, timeout=60).read().decode() for path in paths]
+        finally:
+            server.terminate()
+
+
 def test_readme_commands_run(place: Path) -> None:
     commands = [
         line.split("#")[0].strip()
@@ -197,7 +213,12 @@ def test_readme_commands_run(place: Path) -> None:
     ]
     assert len(commands) >= 5
     for command in commands:
-        run(*command.split()[1:], cwd=place)
+        if "serve" not in command:
+            run(*command.split()[1:], cwd=place)
+    (served,) = (command for command in commands if "serve" in command)
+    page, about = first_answers([*served.split()[1:], "--no-open", "--port", "0"], place)
+    assert '<script type="module"' in page
+    assert json.loads(about)["model"]["layers"] == keyhole.open(place / "runs" / "x").layers
     targets = set(re.findall(r"^make (\w+)", "\n".join(blocks("sh")), re.MULTILINE))
     assert targets >= {"demo", "test"}
     makefile = (ROOT / "Makefile").read_text()
