@@ -7,6 +7,7 @@ import { counted, fnv1a, number, visible } from "./text.js";
 
 const NAME = "keyhole.annotator";
 const LAYER = "keyhole.annotate.layer";
+const NAMES = /^[a-z0-9][a-z0-9_-]{0,39}$/;
 const LEAST = 3;
 const TRIES = 2000;
 
@@ -16,25 +17,55 @@ const TRIES = 2000;
 export async function render({ run, layer, cell }) {
   if (!run.live) return { title: "Annotate", body: absent() };
   const name = localStorage.getItem(NAME) ?? "";
-  if (!name) return { title: "Annotate", body: h("div", {}, h("h1", {}, "Annotate"), intro(run), who(run, layer, cell)) };
+  if (!NAMES.test(name))
+    return { title: "Annotate", body: h("div", {}, h("h1", {}, "Annotate"), intro(run), who(run, layer, cell)) };
   const { annotations } = await data.annotations();
   const mine = annotations.filter((each) => each.annotator === name);
   if (layer < 0) {
     const next = await choose(run, mine, chosenLayer(run));
     if (next) location.replace(`#/annotate/L${next.layer}/${next.cell}`);
-    return { title: "Annotate", body: h("div", {}, h("h1", {}, "Annotate"), h("p", {}, next ? "To the next key …" : "No key is left here that has triggers and no annotation of yours. Choose another layer."), next ? null : who(run, -1, -1)) };
+    return {
+      title: "Annotate",
+      body: h(
+        "div",
+        {},
+        h("h1", {}, "Annotate"),
+        h(
+          "p",
+          {},
+          next
+            ? "To the next key …"
+            : "No key is left here that has triggers and no annotation of yours. Choose another layer.",
+        ),
+        next ? null : who(run, -1, -1),
+      ),
+    };
   }
   const found = await data.cell(layer, cell);
   return { title: `Annotate ${found.address}`, body: desk(run, found, name, mine) };
 }
 
 function absent() {
-  return h("div", {}, h("h1", {}, "Annotate"), h("p", { class: "missing" }, "These pages were exported and cannot save. To annotate keys, serve the run: ", h("code", {}, "keyhole serve RUN")));
+  return h(
+    "div",
+    {},
+    h("h1", {}, "Annotate"),
+    h(
+      "p",
+      { class: "missing" },
+      "These pages were exported and cannot save. To annotate keys, serve the run: ",
+      h("code", {}, "keyhole serve RUN"),
+    ),
+  );
 }
 
 /** @param {data.Run} run */
 function intro(run) {
-  return h("p", { class: "lead" }, `For each key you see the ${run.config.top} prefixes that fire it most. Mark those that share a pattern (at least ${LEAST}), say what they share, and whether it is shallow (words, their form or place) or semantic (what the text is about). A key may have several patterns, or none.`);
+  return h(
+    "p",
+    { class: "lead" },
+    `For each key you see the ${run.config.top} prefixes that fire it most. Mark those that share a pattern (at least ${LEAST}), say what they share, and whether it is shallow (words, their form or place) or semantic (what the text is about). A key may have several patterns, or none.`,
+  );
 }
 
 /** @param {data.Run} run */
@@ -68,18 +99,41 @@ async function choose(run, mine, only) {
 
 /** Who annotates, and where. @param {data.Run} run @param {number} layer @param {number} cell */
 function who(run, layer, cell) {
-  const field = h("input", { id: "annotator", type: "text", value: localStorage.getItem(NAME) ?? "", autocomplete: "off", maxlength: 100, required: true });
-  const pick = h("select", { id: "annotate-layer" }, h("option", { value: "" }, "all layers in turn"), Array.from({ length: run.model.layers }, (_, i) => h("option", { value: i, selected: i === chosenLayer(run) }, `layer ${i}`)));
+  const field = h("input", {
+    id: "annotator",
+    type: "text",
+    value: localStorage.getItem(NAME) ?? "",
+    autocomplete: "off",
+    maxlength: 40,
+    required: true,
+    pattern: "[A-Za-z0-9][A-Za-z0-9_\\-]*",
+    title: "letters from a to z, digits, - and _",
+  });
+  const pick = h(
+    "select",
+    { id: "annotate-layer" },
+    h("option", { value: "" }, "all layers in turn"),
+    Array.from({ length: run.model.layers }, (_, i) =>
+      h("option", { value: i, selected: i === chosenLayer(run) }, `layer ${i}`),
+    ),
+  );
   const start = /** @param {Event} event */ (event) => {
     event.preventDefault();
-    if (!field.value.trim()) return;
-    localStorage.setItem(NAME, field.value.trim());
+    localStorage.setItem(NAME, field.value.toLowerCase());
     localStorage.setItem(LAYER, pick.value);
     const to = layer >= 0 ? `#/annotate/L${layer}/${cell}` : "#/annotate";
     if (location.hash === to) window.dispatchEvent(new HashChangeEvent("hashchange"));
     else location.hash = to;
   };
-  return h("form", { class: "controls", onsubmit: start }, h("label", { for: "annotator" }, "Your name"), field, h("label", { for: "annotate-layer" }, "Keys of"), pick, h("button", { type: "submit" }, "Start"));
+  return h(
+    "form",
+    { class: "controls", onsubmit: start },
+    h("label", { for: "annotator" }, "Your name"),
+    field,
+    h("label", { for: "annotate-layer" }, "Keys of"),
+    pick,
+    h("button", { type: "submit" }, "Start"),
+  );
 }
 
 /**
@@ -100,64 +154,150 @@ function desk(run, cell, name, mine) {
   const keep = () => localStorage.setItem(kept, JSON.stringify(draft));
 
   function drawTriggers() {
-    replace(triggers, cell.triggers.map((trigger, i) => {
-      const box = h("input", { type: "checkbox", checked: draft.patterns[draft.active].triggers.includes(i), "aria-label": `Trigger ${i + 1} belongs to pattern ${letter(draft.active)}`, onchange: () => {
-        const pattern = draft.patterns[draft.active];
-        pattern.triggers = box.checked ? [...pattern.triggers, i].sort((a, b) => a - b) : pattern.triggers.filter((each) => each !== i);
-        keep();
+    replace(
+      triggers,
+      cell.triggers.map((trigger, i) => {
+        const box = h("input", {
+          type: "checkbox",
+          checked: draft.patterns[draft.active].triggers.includes(i),
+          "aria-label": `Trigger ${i + 1} belongs to pattern ${letter(draft.active)}`,
+          onchange: () => {
+            const pattern = draft.patterns[draft.active];
+            pattern.triggers = box.checked
+              ? [...pattern.triggers, i].sort((a, b) => a - b)
+              : pattern.triggers.filter((each) => each !== i);
+            keep();
+            label(i, tags);
+            drawPatterns();
+          },
+        });
+        const tags = h("span", { class: "tags" });
         label(i, tags);
-        drawPatterns();
-      } });
-      const tags = h("span", { class: "tags" });
-      label(i, tags);
-      return h("li", {}, h("label", {}, box, h("span", { class: "num soft" }, number(trigger.c)), line(trigger), tags));
-    }));
+        return h(
+          "li",
+          {},
+          h("label", {}, box, h("span", { class: "num soft" }, number(trigger.c)), line(trigger), tags),
+        );
+      }),
+    );
   }
 
   /** The patterns a trigger belongs to. @param {number} i @param {HTMLElement} tags */
   function label(i, tags) {
-    replace(tags, draft.patterns.flatMap((pattern, at) => (pattern.triggers.includes(i) ? [h("span", { class: `tag ${at === draft.active ? "on" : ""}` }, letter(at))] : [])));
+    replace(
+      tags,
+      draft.patterns.flatMap((pattern, at) =>
+        pattern.triggers.includes(i)
+          ? [h("span", { class: `tag ${at === draft.active ? "on" : ""}` }, letter(at))]
+          : [],
+      ),
+    );
   }
 
   function drawPatterns() {
     const focused = document.activeElement?.id;
-    replace(side,
+    replace(
+      side,
       draft.patterns.map((pattern, at) => {
-        const text = h("textarea", { id: `description-${at}`, rows: 2, maxlength: 2000, oninput: () => {
-          pattern.description = text.value;
-          keep();
-          ready();
-        } });
+        const text = h("textarea", {
+          id: `description-${at}`,
+          rows: 2,
+          maxlength: 2000,
+          oninput: () => {
+            pattern.description = text.value;
+            keep();
+            ready();
+          },
+        });
         text.value = pattern.description;
-        const kinds = ["shallow", "semantic"].map((kind) => h("label", { class: "toggle" }, h("input", { type: "radio", name: `kind-${at}`, id: `kind-${at}-${kind}`, value: kind, checked: pattern.kind === kind, onchange: () => {
-          pattern.kind = kind;
-          keep();
-        } }), kind));
-        return h("fieldset", { class: at === draft.active ? "on" : null },
-          h("legend", {}, h("button", { type: "button", id: `pattern-${at}`, class: "quiet", "aria-pressed": String(at === draft.active), onclick: () => {
-            draft.active = at;
+        const kinds = ["shallow", "semantic"].map((kind) =>
+          h(
+            "label",
+            { class: "toggle" },
+            h("input", {
+              type: "radio",
+              name: `kind-${at}`,
+              id: `kind-${at}-${kind}`,
+              value: kind,
+              checked: pattern.kind === kind,
+              onchange: () => {
+                pattern.kind = kind;
+                keep();
+              },
+            }),
+            kind,
+          ),
+        );
+        return h(
+          "fieldset",
+          { class: at === draft.active ? "on" : null },
+          h(
+            "legend",
+            {},
+            h(
+              "button",
+              {
+                type: "button",
+                id: `pattern-${at}`,
+                class: "quiet",
+                "aria-pressed": String(at === draft.active),
+                onclick: () => {
+                  draft.active = at;
+                  keep();
+                  drawTriggers();
+                  drawPatterns();
+                },
+              },
+              `Pattern ${letter(at)}`,
+            ),
+          ),
+          h(
+            "p",
+            { class: "soft small" },
+            `${counted(pattern.triggers.length, "trigger")} marked${pattern.triggers.length < LEAST ? `, at least ${LEAST} are needed` : ""}`,
+          ),
+          h("label", { for: `description-${at}`, class: "small" }, "What they share"),
+          text,
+          h(
+            "div",
+            { class: "controls", role: "group", "aria-label": `Kind of pattern ${letter(at)}` },
+            kinds,
+            draft.patterns.length > 1 &&
+              h(
+                "button",
+                {
+                  type: "button",
+                  class: "plain",
+                  "aria-label": `Remove pattern ${letter(at)}`,
+                  onclick: () => {
+                    draft.patterns.splice(at, 1);
+                    draft.active = Math.min(draft.active, draft.patterns.length - 1);
+                    keep();
+                    drawTriggers();
+                    drawPatterns();
+                  },
+                },
+                "✕",
+              ),
+          ),
+        );
+      }),
+      h(
+        "button",
+        {
+          type: "button",
+          class: "quiet",
+          onclick: () => {
+            draft.patterns.push(empty());
+            draft.active = draft.patterns.length - 1;
             keep();
             drawTriggers();
             drawPatterns();
-          } }, `Pattern ${letter(at)}`)),
-          h("p", { class: "soft small" }, `${counted(pattern.triggers.length, "trigger")} marked${pattern.triggers.length < LEAST ? `, at least ${LEAST} are needed` : ""}`),
-          h("label", { for: `description-${at}`, class: "small" }, "What they share"), text,
-          h("div", { class: "controls", role: "group", "aria-label": `Kind of pattern ${letter(at)}` }, kinds,
-            draft.patterns.length > 1 && h("button", { type: "button", class: "plain", "aria-label": `Remove pattern ${letter(at)}`, onclick: () => {
-              draft.patterns.splice(at, 1);
-              draft.active = Math.min(draft.active, draft.patterns.length - 1);
-              keep();
-              drawTriggers();
-              drawPatterns();
-            } }, "✕")));
-      }),
-      h("button", { type: "button", class: "quiet", onclick: () => {
-        draft.patterns.push(empty());
-        draft.active = draft.patterns.length - 1;
-        keep();
-        drawTriggers();
-        drawPatterns();
-      } }, "Another pattern"));
+          },
+        },
+        "Another pattern",
+      ),
+    );
     if (focused) document.getElementById(focused)?.focus();
     ready();
   }
@@ -165,7 +305,8 @@ function desk(run, cell, name, mine) {
   const begun = () => draft.patterns.filter((pattern) => pattern.triggers.length || pattern.description.trim());
   function ready() {
     const all = begun();
-    saving.disabled = !all.length || all.some((pattern) => pattern.triggers.length < LEAST || !pattern.description.trim());
+    saving.disabled =
+      !all.length || all.some((pattern) => pattern.triggers.length < LEAST || !pattern.description.trim());
     none.disabled = all.length > 0;
   }
 
@@ -182,19 +323,59 @@ function desk(run, cell, name, mine) {
     location.hash = "#/annotate";
   }
 
-  const saving = h("button", { type: "button", onclick: () => save(begun().map((pattern) => ({ ...pattern, description: pattern.description.trim() })), false) }, "Save, next");
+  const saving = h(
+    "button",
+    {
+      type: "button",
+      onclick: () =>
+        save(
+          begun().map((pattern) => ({ ...pattern, description: pattern.description.trim() })),
+          false,
+        ),
+    },
+    "Save, next",
+  );
   const none = h("button", { type: "button", class: "quiet", onclick: () => save([], false) }, "No pattern");
   const skip = h("button", { type: "button", class: "quiet", onclick: () => save([], true) }, "Skip");
   drawTriggers();
   drawPatterns();
   const here = mine.filter((each) => each.layer === cell.layer && !each.skipped).length;
   const done = mine.filter((each) => !each.skipped).length;
-  return h("div", { class: "annotate" },
-    h("div", { class: "pagehead" }, h("h1", {}, "Annotate ", h("a", { href: cellHref(cell.layer, cell.cell) }, cell.address)), h("p", { class: "soft small" }, h("bdi", {}, visible(name)), `: ${counted(done, "key")} annotated, ${here} in layer ${cell.layer}${before ? "; this one among them" : ""}`)),
+  return h(
+    "div",
+    { class: "annotate" },
+    h(
+      "div",
+      { class: "pagehead" },
+      h("h1", {}, "Annotate ", h("a", { href: cellHref(cell.layer, cell.cell) }, cell.address)),
+      h(
+        "p",
+        { class: "soft small" },
+        h("bdi", {}, visible(name)),
+        `: ${counted(done, "key")} annotated, ${here} in layer ${cell.layer}${before ? "; this one among them" : ""}`,
+      ),
+    ),
     h("details", {}, h("summary", {}, "How it goes, who you are"), intro(run), who(run, -1, -1)),
-    cell.triggers.length < LEAST ? h("p", { class: "missing" }, `This key has fewer than ${LEAST} triggers. `, h("a", { href: "#/annotate" }, "To the next one")) : h("div", { class: "two" },
-      h("section", { class: "column keyside", "aria-label": "Triggers" }, triggers),
-      h("section", { class: "column sticky", "aria-label": "Patterns" }, side, h("div", { class: "controls" }, saving, none, skip), said)));
+    cell.triggers.length < LEAST
+      ? h(
+          "p",
+          { class: "missing" },
+          `This key has fewer than ${LEAST} triggers. `,
+          h("a", { href: "#/annotate" }, "To the next one"),
+        )
+      : h(
+          "div",
+          { class: "two" },
+          h("section", { class: "column keyside", "aria-label": "Triggers" }, triggers),
+          h(
+            "section",
+            { class: "column sticky", "aria-label": "Patterns" },
+            side,
+            h("div", { class: "controls" }, saving, none, skip),
+            said,
+          ),
+        ),
+  );
 }
 
 /** @returns {data.Pattern} */

@@ -39,7 +39,12 @@ function parse(hash) {
   const at = { layer: -1, cell: -1, query: new URLSearchParams(query) };
   const match = /^(?:(annotate)\/)?L(\d+)(?:\/(\d+))?$/.exec(path);
   if (match && (match[3] || !match[1])) {
-    return { ...at, page: match[1] ?? (match[3] ? "cell" : "layer"), layer: Number(match[2]), cell: match[3] ? Number(match[3]) : -1 };
+    return {
+      ...at,
+      page: match[1] ?? (match[3] ? "cell" : "layer"),
+      layer: Number(match[2]),
+      cell: match[3] ? Number(match[3]) : -1,
+    };
   }
   return { ...at, page: path === "" ? "overview" : path };
 }
@@ -65,12 +70,23 @@ async function show(first) {
     const load = Object.hasOwn(PAGES, at.page) ? PAGES[at.page] : null;
     if (!load) throw new data.Failure(`There is no page “${at.page}” here.`);
     if (at.layer >= run.model.layers || at.cell >= run.model.cells) {
-      throw new data.Failure(`There is no ${at.cell < 0 ? `layer ${at.layer}` : `cell L${at.layer}.${at.cell}`}: the model has layers 0 to ${run.model.layers - 1} of cells 0 to ${run.model.cells - 1}.`);
+      throw new data.Failure(
+        `There is no ${at.cell < 0 ? `layer ${at.layer}` : `cell L${at.layer}.${at.cell}`}: the model has layers 0 to ${run.model.layers - 1} of cells 0 to ${run.model.cells - 1}.`,
+      );
     }
     page = await (await load()).render({ run, layer: at.layer, cell: at.cell, query: at.query, signal: leave.signal });
   } catch (error) {
     if (!(error instanceof data.Failure)) console.error(error);
-    page = { title: "Not here", body: h("div", {}, h("h1", {}, "Not here"), failure(error), h("p", {}, h("a", { href: "#/" }, "To the overview"))) };
+    page = {
+      title: "Not here",
+      body: h(
+        "div",
+        {},
+        h("h1", {}, "Not here"),
+        failure(error),
+        h("p", {}, h("a", { href: "#/" }, "To the overview")),
+      ),
+    };
   } finally {
     clearTimeout(slow);
   }
@@ -92,26 +108,57 @@ async function show(first) {
 function frame(run, page) {
   const header = byId("header");
   if (!header.firstChild) {
-    const field = h("input", { type: "search", id: "find", name: "q", "aria-label": "Search tokens, phrases, cells", placeholder: "token, phrase or L3.17", autocomplete: "off", spellcheck: "false", maxlength: 400 });
+    const field = h("input", {
+      type: "search",
+      id: "find",
+      name: "q",
+      "aria-label": "Search tokens, phrases, cells",
+      placeholder: "token, phrase or L3.17",
+      autocomplete: "off",
+      spellcheck: "false",
+      maxlength: 400,
+    });
     const ask = /** @param {Event} event */ (event) => {
       event.preventDefault();
       if (!field.value.trim()) return;
       const at = address(field.value);
-      location.hash = at ? `#/L${at.layer}${at.cell === null ? "" : `/${at.cell}`}` : `#/search?q=${encodeURIComponent(field.value)}`;
+      location.hash = at
+        ? `#/L${at.layer}${at.cell === null ? "" : `/${at.cell}`}`
+        : `#/search?q=${encodeURIComponent(field.value)}`;
     };
     /** @type {[string, string, string][]} */
-    const links = [["overview", "#/", "Overview"], ["layer", "#/L0", "Layers"], ["search", "#/search", "Search"], ["prompt", "#/prompt", "Prompt"], ["annotate", "#/annotate", "Annotate"]];
+    const links = [
+      ["overview", "#/", "Overview"],
+      ["layer", "#/L0", "Layers"],
+      ["search", "#/search", "Search"],
+      ["prompt", "#/prompt", "Prompt"],
+      ["annotate", "#/annotate", "Annotate"],
+    ];
     replace(
       header,
       h("a", { class: "brand", href: "#/" }, "Keyhole"),
-      h("nav", { "aria-label": "Pages" }, links.map(([name, href, text]) => h("a", { href, "data-page": name }, text))),
+      h(
+        "nav",
+        { "aria-label": "Pages" },
+        links.map(([name, href, text]) => h("a", { href, "data-page": name }, text)),
+      ),
       h("form", { role: "search", class: "find", onsubmit: ask }, field),
       h("button", { type: "button", class: "quiet", onclick: random, title: "A random cell (r)" }, "Random cell"),
-      h("button", { type: "button", class: "quiet round", onclick: help, "aria-label": "Keyboard help", title: "Keyboard (?)" }, "?"),
+      h(
+        "button",
+        { type: "button", class: "quiet round", onclick: help, "aria-label": "Keyboard help", title: "Keyboard (?)" },
+        "?",
+      ),
     );
     replace(
       byId("footer"),
-      h("p", {}, `Keyhole ${run.keyhole}: the feed-forward layers of a transformer, read as key-value memories, after Geva et al. (2021), `, h("cite", {}, "Transformer Feed-Forward Layers Are Key-Value Memories"), "."),
+      h(
+        "p",
+        {},
+        `Keyhole ${run.keyhole}: the feed-forward layers of a transformer, read as key-value memories, after Geva et al. (2021), `,
+        h("cite", {}, "Transformer Feed-Forward Layers Are Key-Value Memories"),
+        ".",
+      ),
     );
   }
   for (const link of header.querySelectorAll("nav a")) {
@@ -149,13 +196,51 @@ async function step(by) {
 function help() {
   const dialog = /** @type {HTMLDialogElement} */ (byId("help"));
   /** @type {[string[], string][]} */
-  const keys = [[["j", "→"], "next cell, or layer"], [["k", "←"], "previous cell, or layer"], [["r"], "a random cell"], [["/"], "search"], [["g"], "the overview"], [["?"], "this help"], [["Esc"], "close it"]];
+  const keys = [
+    [["j", "→"], "next cell, or layer"],
+    [["k", "←"], "previous cell, or layer"],
+    [["r"], "a random cell"],
+    [["/"], "search"],
+    [["g"], "the overview"],
+    [["?"], "this help"],
+    [["Esc"], "close it"],
+  ];
   replace(
     dialog,
     h("h2", { id: "help-title" }, "Keyboard"),
-    h("dl", {}, keys.map(([names, what]) => h("div", {}, h("dt", {}, names.map((name) => h("kbd", {}, name))), h("dd", {}, what)))),
+    h(
+      "dl",
+      {},
+      keys.map(([names, what]) =>
+        h(
+          "div",
+          {},
+          h(
+            "dt",
+            {},
+            names.map((name) => h("kbd", {}, name)),
+          ),
+          h("dd", {}, what),
+        ),
+      ),
+    ),
     h("p", {}, "On the map of all cells: arrow keys move, Enter opens."),
-    h("form", { method: "dialog" }, h("button", { type: "submit", autofocus: true, onclick: /** @param {Event} event */ (event) => { event.preventDefault(); dialog.close(); } }, "Close")),
+    h(
+      "form",
+      { method: "dialog" },
+      h(
+        "button",
+        {
+          type: "submit",
+          autofocus: true,
+          onclick: /** @param {Event} event */ (event) => {
+            event.preventDefault();
+            dialog.close();
+          },
+        },
+        "Close",
+      ),
+    ),
   );
   if (!dialog.open) dialog.showModal();
 }
@@ -174,7 +259,14 @@ const KEYS = {
 
 document.addEventListener("keydown", (event) => {
   const target = /** @type {Element} */ (event.target);
-  if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || target.closest("input, textarea, select, dialog, [data-keys]")) return;
+  if (
+    event.defaultPrevented ||
+    event.ctrlKey ||
+    event.metaKey ||
+    event.altKey ||
+    target.closest("input, textarea, select, dialog, [data-keys]")
+  )
+    return;
   if (event.key.startsWith("Arrow") && scrollsSideways(target)) return;
   const act = Object.hasOwn(KEYS, event.key) ? KEYS[event.key] : null;
   if (!act) return;

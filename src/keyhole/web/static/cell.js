@@ -20,22 +20,75 @@ export async function render({ run, layer, cell, signal }) {
     replace(keys, keySide(found, run, said));
     replace(value, valueSide(found, said, lenses));
   };
-  const lenses = found.values.length < 2 ? null : h("div", { class: "switch", role: "group", "aria-label": "Lens" }, found.values.map((said, i) => h("button", { type: "button", "aria-pressed": String(i === 0), onclick: () => {
-    lenses?.querySelectorAll("button").forEach((button, j) => button.setAttribute("aria-pressed", String(i === j)));
-    read(said);
-  } }, said.lens)));
+  const lenses =
+    found.values.length < 2
+      ? null
+      : h(
+          "div",
+          { class: "switch", role: "group", "aria-label": "Lens" },
+          found.values.map((said, i) =>
+            h(
+              "button",
+              {
+                type: "button",
+                "aria-pressed": String(i === 0),
+                onclick: () => {
+                  lenses
+                    ?.querySelectorAll("button")
+                    .forEach((button, j) => button.setAttribute("aria-pressed", String(i === j)));
+                  read(said);
+                },
+              },
+              said.lens,
+            ),
+          ),
+        );
   read(found.values[0]);
   return {
     title: found.address,
-    body: h("div", { class: "cellpage" },
-      h("div", { class: "pagehead" }, h("h1", {}, found.address, h("span", { class: "of" }, ` layer ${layer} of ${run.model.layers}`)), steps(run, layer, cell)),
+    body: h(
+      "div",
+      { class: "cellpage" },
+      h(
+        "div",
+        { class: "pagehead" },
+        h("h1", {}, found.address, h("span", { class: "of" }, ` layer ${layer} of ${run.model.layers}`)),
+        steps(run, layer, cell),
+      ),
       h("p", { class: "lead" }, summary(found)),
-      h("div", { class: "two" }, keys, h("div", { class: "more-about" },
-        value,
-        written(found, run),
-        found.histogram && h("section", { "aria-labelledby": "histogram-title" }, h("h2", { id: "histogram-title" }, "Its coefficients"), histogram(found.histogram, found)),
-        similar("Similar values", "promote the same tokens (cosine)", found.similar_values, (cosine) => number(cosine, 2), signal),
-        similar("Similar keys", "fire on the same prefixes", found.similar_keys, (shared) => `${shared} shared`, signal)))),
+      h(
+        "div",
+        { class: "two" },
+        keys,
+        h(
+          "div",
+          { class: "more-about" },
+          value,
+          written(found, run),
+          found.histogram &&
+            h(
+              "section",
+              { "aria-labelledby": "histogram-title" },
+              h("h2", { id: "histogram-title" }, "Its coefficients"),
+              histogram(found.histogram, found),
+            ),
+          similar(
+            "Similar values",
+            "promote the same tokens (cosine)",
+            found.similar_values,
+            (cosine) => number(cosine, 2),
+            signal,
+          ),
+          similar(
+            "Similar keys",
+            "fire on the same prefixes",
+            found.similar_keys,
+            (shared) => `${shared} shared`,
+            signal,
+          ),
+        ),
+      ),
+    ),
   };
 }
 
@@ -46,23 +99,32 @@ function steps(run, layer, cell) {
   const all = layers * cells;
   /** @param {number} to */
   const href = (to) => cellHref(Math.floor(to / cells), to % cells);
-  return h("nav", { class: "steps", "aria-label": "Cells" },
+  return h(
+    "nav",
+    { class: "steps", "aria-label": "Cells" },
     h("a", { href: href((at + all - 1) % all), rel: "prev", title: "Previous cell (k)" }, "← previous"),
     h("a", { href: `#/L${layer}` }, `layer ${layer}`),
-    h("a", { href: href((at + 1) % all), rel: "next", title: "Next cell (j)" }, "next →"));
+    h("a", { href: href((at + 1) % all), rel: "next", title: "Next cell (j)" }, "next →"),
+  );
 }
 
 /** In a sentence or two, what is to be seen. @param {data.Cell} cell */
 function summary(cell) {
   const { stats } = cell;
   const said = cell.values[0];
-  if (cell.dead) return [h("b", {}, "Dead: "), `no prefix of the corpus makes this key fire (${whole(stats.n)} were tried).`];
+  if (cell.dead)
+    return [h("b", {}, "Dead: "), `no prefix of the corpus makes this key fire (${whole(stats.n)} were tried).`];
   const fires = `Fires on ${percent(stats.active / stats.n)} of ${whole(stats.n)} prefixes. `;
   if (!said) return [fires];
   const { named } = telling(cell.triggers, new Set(said.promoted.map(([piece]) => piece)));
   const most = [fires, "Its value promotes ", token(said.promoted[0][0]), " most"];
   if (!named) return [...most, "."];
-  return [...most, `; of its ${counted(cell.triggers.length, "trigger")}, `, h("b", {}, named), ` ${named === 1 ? "is" : "are"} followed by a token that it promotes.`];
+  return [
+    ...most,
+    `; of its ${counted(cell.triggers.length, "trigger")}, `,
+    h("b", {}, named),
+    ` ${named === 1 ? "is" : "are"} followed by a token that it promotes.`,
+  ];
 }
 
 // The key
@@ -72,7 +134,10 @@ function keySide(cell, run, said) {
   const largest = Math.max(...[...cell.triggers, ...cell.negative].map((trigger) => Math.abs(trigger.c)), 1e-9);
   const shaded = cell.triggers.concat(cell.negative).some((trigger) => trigger.shade !== undefined);
   const box = h("div", { class: "triggers" });
-  const ways = [h("button", { type: "button", onclick: () => align(true) }, "lined up"), h("button", { type: "button", onclick: () => align(false) }, "whole")];
+  const ways = [
+    h("button", { type: "button", onclick: () => align(true) }, "lined up"),
+    h("button", { type: "button", onclick: () => align(false) }, "whole"),
+  ];
   /** @param {boolean} aligned */
   const align = (aligned) => {
     box.classList.toggle("aligned", aligned);
@@ -80,27 +145,62 @@ function keySide(cell, run, said) {
     localStorage.setItem(ALIGNED, aligned ? "yes" : "no");
   };
   align(localStorage.getItem(ALIGNED) !== "no");
-  replace(box,
+  replace(
+    box,
     list(cell.triggers, largest, narrow() ? 8 : cell.triggers.length, said?.promoted),
     cell.negative.length > 0 && [
       h("h3", {}, "The negative side"),
-      h("p", { class: "soft small" }, "Here the coefficient is below zero, so the cell writes its value with a minus: what it demotes becomes likelier."),
-      ...list(cell.negative, largest, narrow() ? 4 : 8, said?.demoted)]);
+      h(
+        "p",
+        { class: "soft small" },
+        "Here the coefficient is below zero, so the cell writes its value with a minus: what it demotes becomes likelier.",
+      ),
+      ...list(cell.negative, largest, narrow() ? 4 : 8, said?.demoted),
+    ],
+  );
   return [
-    h("div", { class: "sidehead" }, h("h2", { class: "key" }, "Key"), h("p", { class: "soft small" }, "the texts that make it fire"), h("div", { class: "switch ways", role: "group", "aria-label": "Show the texts" }, ways)),
+    h(
+      "div",
+      { class: "sidehead" },
+      h("h2", { class: "key" }, "Key"),
+      h("p", { class: "soft small" }, "the texts that make it fire"),
+      h("div", { class: "switch ways", role: "group", "aria-label": "Show the texts" }, ways),
+    ),
     cell.triggers.length > 0 || cell.negative.length > 0 ? legend(shaded) : null,
-    cell.triggers.length === 0 ? h("p", { class: "missing" }, "Dead: no prefix of the corpus makes this key fire.") : null,
+    cell.triggers.length === 0
+      ? h("p", { class: "missing" }, "Dead: no prefix of the corpus makes this key fire.")
+      : null,
     box,
-    run.shading || !cell.triggers.length ? null : h("p", { class: "soft small" }, "Tokens are not shaded: ", h("code", {}, "keyhole analyze RUN"), " fills in their coefficients."),
+    run.shading || !cell.triggers.length
+      ? null
+      : h(
+          "p",
+          { class: "soft small" },
+          "Tokens are not shaded: ",
+          h("code", {}, "keyhole analyze RUN"),
+          " fills in their coefficients.",
+        ),
   ];
 }
 
 /** @param {boolean} shaded */
 function legend(shaded) {
-  return h("p", { class: "soft small signs" },
+  return h(
+    "p",
+    { class: "soft small signs" },
     h("span", {}, h("span", { class: "last" }, "last"), " token of the prefix"),
-    h("span", {}, h("span", { class: "next" }, "next"), " token, ", h("span", { class: "next promoted" }, "promoted"), " by the value, ", h("span", { class: "next agrees" }, "its first"), " token"),
-    shaded && h("span", {}, h("span", { class: "ramp fire" }), " coefficient at each token"));
+    h(
+      "span",
+      {},
+      h("span", { class: "next" }, "next"),
+      " token, ",
+      h("span", { class: "next promoted" }, "promoted"),
+      " by the value, ",
+      h("span", { class: "next agrees" }, "its first"),
+      " token",
+    ),
+    shaded && h("span", {}, h("span", { class: "ramp fire" }), " coefficient at each token"),
+  );
 }
 
 const narrow = () => matchMedia("(max-width: 44rem)").matches;
@@ -108,14 +208,35 @@ const narrow = () => matchMedia("(max-width: 44rem)").matches;
 /** @param {data.Trigger[]} triggers @param {number} largest @param {number} shown @param {data.Said[] | undefined} said */
 function list(triggers, largest, shown, said) {
   const promoted = new Set(said?.map(([piece]) => piece));
-  const items = triggers.map((trigger, i) => h("li", { hidden: i >= shown, class: trigger.c < 0 ? "below" : null },
-    h("span", { class: "coefficient" }, h("span", { class: "num" }, even(trigger.c)), bar(Math.abs(trigger.c) / largest, trigger.c < 0 ? "chill" : "fire")),
-    line(trigger, { largest, top: said?.[0]?.[0], promoted }),
-    trigger.count > 1 ? h("span", { class: "count", title: "how often this prefix occurs" }, `×${whole(trigger.count)}`) : null));
-  const more = h("button", { type: "button", class: "more", hidden: triggers.length <= shown, onclick: () => {
-    items.forEach((item) => (item.hidden = false));
-    more.remove();
-  } }, `all ${triggers.length}`);
+  const items = triggers.map((trigger, i) =>
+    h(
+      "li",
+      { hidden: i >= shown, class: trigger.c < 0 ? "below" : null },
+      h(
+        "span",
+        { class: "coefficient" },
+        h("span", { class: "num" }, even(trigger.c)),
+        bar(Math.abs(trigger.c) / largest, trigger.c < 0 ? "chill" : "fire"),
+      ),
+      line(trigger, { largest, top: said?.[0]?.[0], promoted }),
+      trigger.count > 1
+        ? h("span", { class: "count", title: "how often this prefix occurs" }, `×${whole(trigger.count)}`)
+        : null,
+    ),
+  );
+  const more = h(
+    "button",
+    {
+      type: "button",
+      class: "more",
+      hidden: triggers.length <= shown,
+      onclick: () => {
+        items.forEach((item) => (item.hidden = false));
+        more.remove();
+      },
+    },
+    `all ${triggers.length}`,
+  );
   return [h("ol", { class: "triggerlist" }, items), more];
 }
 
@@ -123,27 +244,63 @@ function list(triggers, largest, shown, said) {
 
 /** @param {data.Cell} cell @param {data.Value | undefined} said @param {HTMLElement | null} lenses */
 function valueSide(cell, said, lenses) {
-  const head = h("div", { class: "sidehead" }, h("h2", { class: "value" }, "Value"), h("p", { class: "soft small" }, "the tokens it then makes likelier"), lenses);
-  if (!said) return [head, h("p", { class: "missing" }, "The values are not read yet. Read them: ", h("code", {}, "keyhole analyze RUN"))];
+  const head = h(
+    "div",
+    { class: "sidehead" },
+    h("h2", { class: "value" }, "Value"),
+    h("p", { class: "soft small" }, "the tokens it then makes likelier"),
+    lenses,
+  );
+  if (!said)
+    return [
+      head,
+      h("p", { class: "missing" }, "The values are not read yet. Read them: ", h("code", {}, "keyhole analyze RUN")),
+    ];
   const largest = Math.max(...[...said.promoted, ...said.demoted].map(([, logit]) => Math.abs(logit)), 1e-9);
-  const follow = (/** @type {data.Trigger[]} */ triggers) => new Set(triggers.map((trigger) => trigger.tokens[trigger.at + 1]).filter((next) => next !== undefined));
+  const follow = (/** @type {data.Trigger[]} */ triggers) =>
+    new Set(triggers.map((trigger) => trigger.tokens[trigger.at + 1]).filter((next) => next !== undefined));
   return [
     head,
     h("p", { class: "soft small signs" }, h("span", {}, token("token", "agrees"), " follows a trigger on the left")),
-    h("div", { class: "sides" },
-      h("div", {}, h("h3", {}, "Promoted"), saidList(said.promoted, { kind: "say", largest, shown: SHOWN, mark: follow(cell.triggers) })),
-      h("div", {}, h("h3", {}, "Demoted"), saidList(said.demoted, { kind: "unsay", largest, shown: SHOWN, mark: follow(cell.negative) }))),
-    h("ul", { class: "sentences" },
+    h(
+      "div",
+      { class: "sides" },
+      h(
+        "div",
+        {},
+        h("h3", {}, "Promoted"),
+        saidList(said.promoted, { kind: "say", largest, shown: SHOWN, mark: follow(cell.triggers) }),
+      ),
+      h(
+        "div",
+        {},
+        h("h3", {}, "Demoted"),
+        saidList(said.demoted, { kind: "unsay", largest, shown: SHOWN, mark: follow(cell.negative) }),
+      ),
+    ),
+    h(
+      "ul",
+      { class: "sentences" },
       agreement(said.agreement, "trigger"),
-      said.negative_agreement?.hits ? agreement(said.negative_agreement, "trigger of the negative side", "triggers of the negative side") : null,
+      said.negative_agreement?.hits
+        ? agreement(said.negative_agreement, "trigger of the negative side", "triggers of the negative side")
+        : null,
       said.rank ? h("li", {}, `What follows the top trigger has rank ${whole(said.rank)} in the value.`) : null,
-      h("li", { class: "soft" }, `Max p ${percent(said.max_prob)}, entropy ${number(said.entropy)} nats, norm ${number(said.norm)}; lens ${said.lens}.`)),
+      h(
+        "li",
+        { class: "soft" },
+        `Max p ${percent(said.max_prob)}, entropy ${number(said.entropy)} nats, norm ${number(said.norm)}; lens ${said.lens}.`,
+      ),
+    ),
   ];
 }
 
 /** @param {data.Agreement | null} agreement @param {string} one @param {string} [many] */
 function agreement(agreement, one, many) {
-  return agreement && h("li", {}, token(agreement.token), ` follows ${agreement.hits} of ${counted(agreement.of, one, many)}.`);
+  return (
+    agreement &&
+    h("li", {}, token(agreement.token), ` follows ${agreement.hits} of ${counted(agreement.of, one, many)}.`)
+  );
 }
 
 // Below
@@ -157,10 +314,30 @@ function agreement(agreement, one, many) {
  */
 function similar(title, what, cells, say, signal) {
   const id = `${title.toLowerCase().replace(" ", "-")}-title`;
-  return h("section", { "aria-labelledby": id }, h("h2", { id }, title), h("p", { class: "soft small" }, what),
+  return h(
+    "section",
+    { "aria-labelledby": id },
+    h("h2", { id }, title),
+    h("p", { class: "soft small" }, what),
     cells.length === 0 && h("p", { class: "soft" }, "None."),
-    h("ul", { class: "alike" }, cells.slice(0, PREVIEWS).map(([where, measure]) => h("li", {}, link(where), h("span", { class: "soft small" }, say(measure)), preview(where, signal)))),
-    cells.length > PREVIEWS && h("ul", { class: "others" }, cells.slice(PREVIEWS).map(([where, measure]) => h("li", {}, link(where), h("span", { class: "soft small" }, ` ${say(measure)}`)))));
+    h(
+      "ul",
+      { class: "alike" },
+      cells
+        .slice(0, PREVIEWS)
+        .map(([where, measure]) =>
+          h("li", {}, link(where), h("span", { class: "soft small" }, say(measure)), preview(where, signal)),
+        ),
+    ),
+    cells.length > PREVIEWS &&
+      h(
+        "ul",
+        { class: "others" },
+        cells
+          .slice(PREVIEWS)
+          .map(([where, measure]) => h("li", {}, link(where), h("span", { class: "soft small" }, ` ${say(measure)}`))),
+      ),
+  );
 }
 
 /** @param {string} where */
@@ -172,16 +349,46 @@ function link(where) {
 /** Notes and patterns. @param {data.Cell} cell @param {data.Run} run */
 function written(cell, run) {
   const place = h("div");
-  const whole = h("section", { class: "written", "aria-labelledby": "notes-title" }, h("h2", { id: "notes-title" }, "Notes"), place);
+  const whole = h(
+    "section",
+    { class: "written", "aria-labelledby": "notes-title" },
+    h("h2", { id: "notes-title" }, "Notes"),
+    place,
+  );
   data.annotations().then(
     ({ annotations, notes }) => {
-      const patterns = annotations.filter((each) => each.layer === cell.layer && each.cell === cell.cell && !each.skipped);
+      const patterns = annotations.filter(
+        (each) => each.layer === cell.layer && each.cell === cell.cell && !each.skipped,
+      );
       const note = notes[cell.address] ?? "";
       if (!run.live && !note && !patterns.length) whole.remove();
-      replace(place,
-        patterns.map(({ annotator, patterns }) => patterns.map((pattern) => h("p", {}, h("b", {}, pattern.kind), ": ", h("bdi", {}, visible(pattern.description)), h("span", { class: "soft small" }, ` (${counted(pattern.triggers.length, "trigger")}; `, h("bdi", {}, visible(annotator)), ")")))).flat(),
+      replace(
+        place,
+        patterns
+          .map(({ annotator, patterns }) =>
+            patterns.map((pattern) =>
+              h(
+                "p",
+                {},
+                h("b", {}, pattern.kind),
+                ": ",
+                h("bdi", {}, visible(pattern.description)),
+                h(
+                  "span",
+                  { class: "soft small" },
+                  ` (${counted(pattern.triggers.length, "trigger")}; `,
+                  h("bdi", {}, visible(annotator)),
+                  ")",
+                ),
+              ),
+            ),
+          )
+          .flat(),
         run.live ? notebook(cell, note) : note && h("p", { class: "note" }, h("bdi", {}, visible(note))),
-        run.live && cell.triggers.length > 2 && h("p", {}, h("a", { href: `#/annotate/L${cell.layer}/${cell.cell}` }, "Annotate its triggers")));
+        run.live &&
+          cell.triggers.length > 2 &&
+          h("p", {}, h("a", { href: `#/annotate/L${cell.layer}/${cell.cell}` }, "Annotate its triggers")),
+      );
     },
     (error) => replace(place, failure(error)),
   );
@@ -205,11 +412,18 @@ function notebook(cell, note) {
       said.textContent = `Not saved: ${/** @type {Error} */ (error).message}`;
     }
   };
-  const field = h("textarea", { id: "note", rows: 3, "aria-label": `A note on ${cell.address}`, placeholder: "What does this cell remember?", onchange: save, oninput: () => {
-    said.textContent = "";
-    clearTimeout(timer);
-    timer = window.setTimeout(save, 1000);
-  } });
+  const field = h("textarea", {
+    id: "note",
+    rows: 3,
+    "aria-label": `A note on ${cell.address}`,
+    placeholder: "What does this cell remember?",
+    onchange: save,
+    oninput: () => {
+      said.textContent = "";
+      clearTimeout(timer);
+      timer = window.setTimeout(save, 1000);
+    },
+  });
   field.value = note;
   return h("p", { class: "notebook" }, field, said);
 }

@@ -17,7 +17,11 @@ let bundle = null;
 function embed() {
   bundle ??= new Promise((resolve, reject) => {
     const fail = () => reject(new Error("static/vega.js could not be loaded"));
-    const script = h("script", { src: new URL("vega.js", import.meta.url).href, onload: () => resolve(/** @type {any} */ (window).vegaEmbed), onerror: fail });
+    const script = h("script", {
+      src: new URL("vega.js", import.meta.url).href,
+      onload: () => resolve(/** @type {any} */ (window).vegaEmbed),
+      onerror: fail,
+    });
     document.head.append(script);
   });
   return bundle;

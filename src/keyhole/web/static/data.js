@@ -75,7 +75,9 @@ async function request(path, options) {
   if (response.ok && body !== null) return body;
   if (body?.error?.message) throw new Failure(body.error.message);
   if (response.status === 404) throw new Failure(`There is no ${path} here.`);
-  throw new Failure(response.ok ? `${path} is no JSON.` : `${path} was answered with ${response.status} ${response.statusText}.`);
+  throw new Failure(
+    response.ok ? `${path} is no JSON.` : `${path} was answered with ${response.status} ${response.statusText}.`,
+  );
 }
 
 /**
@@ -99,11 +101,13 @@ export const cell = (layer, cell) => get(`data/cells/${layer}/${cell}.json`).the
 /** @returns {Promise<{pieces: string[]}>} */
 export const vocabulary = () => get("data/vocabulary.json");
 /** @param {number} token @returns {Promise<{promoted: Record<string, number[][]>, demoted: Record<string, number[][]>}>} */
-export const tokens = async (token) => unpack.tokens(await get(`data/tokens/${Math.floor(token / 64)}.json`), (await run()).model.cells);
+export const tokens = async (token) =>
+  unpack.tokens(await get(`data/tokens/${Math.floor(token / 64)}.json`), (await run()).model.cells);
 /** @param {number} bucket @returns {Promise<{words: Record<string, number[]>}>} */
 export const words = (bucket) => get(`data/words/${bucket}.json`);
 /** Large, so not kept. @param {number} chunk @returns {Promise<{units: Record<string, {text: string, cells: number[][]}>}>} */
-export const units = async (chunk) => unpack.units(await request(`data/units/${chunk}.json`), (await run()).model.cells);
+export const units = async (chunk) =>
+  unpack.units(await request(`data/units/${chunk}.json`), (await run()).model.cells);
 /** Never kept: others write there too. @returns {Promise<Annotations>} */
 export const annotations = () => request("data/annotations.json", { cache: "no-store" });
 /** @returns {Promise<{model: string, loaded: boolean, limits: {prompt_tokens: number, edits: number, prompt_characters: number}}>} */

@@ -15,15 +15,86 @@ const SPARE = 8;
 
 /** @type {Column[]} */
 const COLUMNS = [
-  { name: "cell", title: "Cell", explain: "its number", kind: "name", key: (_, cell) => cell, show: (_, cell, layer) => cellLink(layer, cell) },
-  { name: "active", title: "Fires on", explain: "share of prefixes with a coefficient above zero", kind: "num", key: (c, i) => c.active[i], show: (c, i) => percent(c.active[i]) },
-  { name: "max", title: "Largest m", explain: "the largest coefficient", kind: "num wide", key: (c, i) => c.max[i], show: (c, i) => even(c.max[i]) },
-  { name: "min", title: "Smallest m", explain: "the smallest coefficient", kind: "num wide", key: (c, i) => c.min[i], show: (c, i) => even(c.min[i]) },
-  { name: "trigger", title: "Top trigger", explain: "the end of the prefix that fires the key most; sorted by its last token", kind: "text", key: (c, i) => c.last[i]?.trim().toLowerCase() ?? null, show: trigger },
-  { name: "next", title: "Then", explain: "the token that follows it", kind: "then", key: (c, i) => c.next[i]?.trim().toLowerCase() ?? null, show: (c, i) => { const next = c.next[i]; return next === null ? "" : token(next, next === c.promotes?.[i]?.[0] ? "agrees" : ""); } },
-  { name: "promotes", title: "Value promotes", explain: "the tokens the value promotes most", kind: "tokens", key: (c, i) => c.promotes?.[i]?.[0]?.trim().toLowerCase() ?? null, show: (c, i) => h("span", { class: "promotes" }, (c.promotes?.[i] ?? []).map((piece) => token(piece))) },
-  { name: "agreement", title: "Agreement", explain: "share of its triggers followed by the value’s top token", kind: "num agree", key: (c, i) => c.agreement?.[i] ?? null, show: agreement },
-  { name: "max_prob", title: "Max p", explain: "the largest probability in the value’s distribution", kind: "num wide", key: (c, i) => c.max_prob?.[i] ?? null, show: (c, i) => percent(c.max_prob?.[i]) },
+  {
+    name: "cell",
+    title: "Cell",
+    explain: "its number",
+    kind: "name",
+    key: (_, cell) => cell,
+    show: (_, cell, layer) => cellLink(layer, cell),
+  },
+  {
+    name: "active",
+    title: "Fires on",
+    explain: "share of prefixes with a coefficient above zero",
+    kind: "num",
+    key: (c, i) => c.active[i],
+    show: (c, i) => percent(c.active[i]),
+  },
+  {
+    name: "max",
+    title: "Largest m",
+    explain: "the largest coefficient",
+    kind: "num wide",
+    key: (c, i) => c.max[i],
+    show: (c, i) => even(c.max[i]),
+  },
+  {
+    name: "min",
+    title: "Smallest m",
+    explain: "the smallest coefficient",
+    kind: "num wide",
+    key: (c, i) => c.min[i],
+    show: (c, i) => even(c.min[i]),
+  },
+  {
+    name: "trigger",
+    title: "Top trigger",
+    explain: "the end of the prefix that fires the key most; sorted by its last token",
+    kind: "text",
+    key: (c, i) => c.last[i]?.trim().toLowerCase() ?? null,
+    show: trigger,
+  },
+  {
+    name: "next",
+    title: "Then",
+    explain: "the token that follows it",
+    kind: "then",
+    key: (c, i) => c.next[i]?.trim().toLowerCase() ?? null,
+    show: (c, i) => {
+      const next = c.next[i];
+      return next === null ? "" : token(next, next === c.promotes?.[i]?.[0] ? "agrees" : "");
+    },
+  },
+  {
+    name: "promotes",
+    title: "Value promotes",
+    explain: "the tokens the value promotes most",
+    kind: "tokens",
+    key: (c, i) => c.promotes?.[i]?.[0]?.trim().toLowerCase() ?? null,
+    show: (c, i) =>
+      h(
+        "span",
+        { class: "promotes" },
+        (c.promotes?.[i] ?? []).map((piece) => token(piece)),
+      ),
+  },
+  {
+    name: "agreement",
+    title: "Agreement",
+    explain: "share of its triggers followed by the value’s top token",
+    kind: "num agree",
+    key: (c, i) => c.agreement?.[i] ?? null,
+    show: agreement,
+  },
+  {
+    name: "max_prob",
+    title: "Max p",
+    explain: "the largest probability in the value’s distribution",
+    kind: "num wide",
+    key: (c, i) => c.max_prob?.[i] ?? null,
+    show: (c, i) => percent(c.max_prob?.[i]),
+  },
 ];
 
 /** @param {data.Columns} c @param {number} i */
@@ -33,30 +104,62 @@ function trigger(c, i) {
   if (whole === null || last === null) return h("span", { class: "soft" }, "dead: never fires");
   const before = whole.endsWith(last) ? whole.slice(0, whole.length - last.length) : whole;
   const spaced = last.startsWith(" ") && last.trim() !== "";
-  return h("span", { class: "tail" }, h("bdi", {}, h("span", {}, visible(before) + (spaced ? " " : ""))), h("bdi", {}, h("span", { class: "last" }, visible(spaced ? last.slice(1) : last))));
+  return h(
+    "span",
+    { class: "tail" },
+    h("bdi", {}, h("span", {}, visible(before) + (spaced ? " " : ""))),
+    h("bdi", {}, h("span", { class: "last" }, visible(spaced ? last.slice(1) : last))),
+  );
 }
 
 /** @param {data.Columns} c @param {number} i */
 function agreement(c, i) {
   const share = c.agreement?.[i] ?? null;
-  return share ? h("span", { class: "agreement" }, bar(share, "say"), percent(share)) : share === null ? "–" : h("span", { class: "soft" }, "0 %");
+  return share
+    ? h("span", { class: "agreement" }, bar(share, "say"), percent(share))
+    : share === null
+      ? "–"
+      : h("span", { class: "soft" }, "0 %");
 }
 
 /** @param {import("./app.js").Place} place */
 export async function render({ run, layer, query, signal }) {
   const { columns } = await data.layer(layer);
   const count = columns.active.length;
-  const searched = Array.from({ length: count }, (_, i) => [columns.trigger[i] ?? "", columns.next[i] ?? "", ...(columns.promotes?.[i] ?? [])].join("\n").toLowerCase());
-  const state = { sort: query.get("sort") ?? (run.lens ? "agreement" : "max"), down: query.get("order") !== "up", filter: query.get("filter") ?? "", alive: query.get("alive") === "1", agreeing: query.get("agreeing") === "1" };
+  const searched = Array.from({ length: count }, (_, i) =>
+    [columns.trigger[i] ?? "", columns.next[i] ?? "", ...(columns.promotes?.[i] ?? [])].join("\n").toLowerCase(),
+  );
+  const state = {
+    sort: query.get("sort") ?? (run.lens ? "agreement" : "max"),
+    down: query.get("order") !== "up",
+    filter: query.get("filter") ?? "",
+    alive: query.get("alive") === "1",
+    agreeing: query.get("agreeing") === "1",
+  };
   if (!COLUMNS.some((column) => column.name === state.sort)) state.sort = "cell";
   /** @type {number[]} */
   let rows = [];
 
   const said = h("p", { class: "soft", role: "status" });
   const body = h("tbody");
-  const heads = COLUMNS.map((column) => h("th", { scope: "col", class: column.kind, "aria-sort": "none" }, h("button", { type: "button", title: column.explain, onclick: () => order(column.name) }, column.title)));
-  const table = h("table", { class: "cells", "aria-rowcount": count + 1, "aria-label": `Cells of layer ${layer}` }, h("thead", {}, h("tr", { "aria-rowindex": 1 }, heads)), body);
-  const box = h("div", { class: "scroll cellbox", tabindex: 0, role: "region", "aria-label": "Table of cells, scrolls" }, table);
+  const heads = COLUMNS.map((column) =>
+    h(
+      "th",
+      { scope: "col", class: column.kind, "aria-sort": "none" },
+      h("button", { type: "button", title: column.explain, onclick: () => order(column.name) }, column.title),
+    ),
+  );
+  const table = h(
+    "table",
+    { class: "cells", "aria-rowcount": count + 1, "aria-label": `Cells of layer ${layer}` },
+    h("thead", {}, h("tr", { "aria-rowindex": 1 }, heads)),
+    body,
+  );
+  const box = h(
+    "div",
+    { class: "scroll cellbox", tabindex: 0, role: "region", "aria-label": "Table of cells, scrolls" },
+    table,
+  );
 
   /** @param {string} name */
   function order(name) {
@@ -74,7 +177,12 @@ export async function render({ run, layer, query, signal }) {
     const keys = Array.from({ length: count }, (_, i) => column.key(columns, i));
     rows = [];
     for (let i = 0; i < count; i++) {
-      if ((state.alive && columns.dead[i]) || (state.agreeing && !columns.agreement?.[i]) || (needle && !searched[i].includes(needle))) continue;
+      if (
+        (state.alive && columns.dead[i]) ||
+        (state.agreeing && !columns.agreement?.[i]) ||
+        (needle && !searched[i].includes(needle))
+      )
+        continue;
       rows.push(i);
     }
     const sign = state.down ? -1 : 1;
@@ -83,9 +191,12 @@ export async function render({ run, layer, query, signal }) {
       if (x === null || y === null) return Number(x === null) - Number(y === null) || a - b; // the unknown last, either way
       return (x < y ? -sign : x > y ? sign : 0) || a - b;
     });
-    heads.forEach((head, i) => head.setAttribute("aria-sort", COLUMNS[i].name !== state.sort ? "none" : state.down ? "descending" : "ascending"));
+    heads.forEach((head, i) =>
+      head.setAttribute("aria-sort", COLUMNS[i].name !== state.sort ? "none" : state.down ? "descending" : "ascending"),
+    );
     table.setAttribute("aria-rowcount", String(rows.length + 1));
-    said.textContent = rows.length === count ? counted(count, "cell") : `${whole(rows.length)} of ${counted(count, "cell")}`;
+    said.textContent =
+      rows.length === count ? counted(count, "cell") : `${whole(rows.length)} of ${counted(count, "cell")}`;
     drawn = [-1, -1];
     draw();
     if (remember) history.replaceState(history.state, "", `#/L${layer}?${link()}`);
@@ -123,9 +234,14 @@ export async function render({ run, layer, query, signal }) {
   /** @param {number} cell @param {number} i */
   function row(cell, i) {
     const go = /** @param {MouseEvent} event */ (event) => {
-      if (!(/** @type {Element} */ (event.target).closest("a")) && !getSelection()?.toString()) location.hash = cellHref(layer, cell);
+      if (!(/** @type {Element} */ (event.target).closest("a")) && !getSelection()?.toString())
+        location.hash = cellHref(layer, cell);
     };
-    return h("tr", { "aria-rowindex": drawn[0] + i + 2, class: columns.dead[cell] ? "dead" : null, onclick: go }, COLUMNS.map((column) => h("td", { class: column.kind }, column.show(columns, cell, layer))));
+    return h(
+      "tr",
+      { "aria-rowindex": drawn[0] + i + 2, class: columns.dead[cell] ? "dead" : null, onclick: go },
+      COLUMNS.map((column) => h("td", { class: column.kind }, column.show(columns, cell, layer))),
+    );
   }
 
   box.addEventListener("scroll", () => requestAnimationFrame(draw), { passive: true });
@@ -133,33 +249,67 @@ export async function render({ run, layer, query, signal }) {
   resized.observe(box);
   signal.addEventListener("abort", () => resized.disconnect());
 
-  const filter = h("input", { id: "filter", type: "search", value: state.filter, placeholder: "in triggers and tokens", autocomplete: "off", spellcheck: "false", oninput: () => {
-    state.filter = filter.value;
-    box.scrollTop = 0;
-    arrange(true);
-  } });
-  /** @param {"alive" | "agreeing"} name @param {string} text */
-  const toggle = (name, text) => {
-    const input = h("input", { type: "checkbox", checked: state[name], onchange: () => {
-      state[name] = input.checked;
+  const filter = h("input", {
+    id: "filter",
+    type: "search",
+    value: state.filter,
+    placeholder: "in triggers and tokens",
+    autocomplete: "off",
+    spellcheck: "false",
+    oninput: () => {
+      state.filter = filter.value;
       box.scrollTop = 0;
       arrange(true);
-    } });
+    },
+  });
+  /** @param {"alive" | "agreeing"} name @param {string} text */
+  const toggle = (name, text) => {
+    const input = h("input", {
+      type: "checkbox",
+      checked: state[name],
+      onchange: () => {
+        state[name] = input.checked;
+        box.scrollTop = 0;
+        arrange(true);
+      },
+    });
     return h("label", { class: "toggle" }, input, text);
   };
-  const pick = h("select", { id: "pick", onchange: () => (location.hash = `#/L${pick.value}`) }, Array.from({ length: run.model.layers }, (_, i) => h("option", { value: i, selected: i === layer }, `layer ${i}`)));
+  const pick = h(
+    "select",
+    { id: "pick", onchange: () => (location.hash = `#/L${pick.value}`) },
+    Array.from({ length: run.model.layers }, (_, i) => h("option", { value: i, selected: i === layer }, `layer ${i}`)),
+  );
   arrange(false);
   const { layers } = run.model;
   return {
     title: `Layer ${layer}`,
-    body: h("div", {},
-      h("div", { class: "pagehead" },
+    body: h(
+      "div",
+      {},
+      h(
+        "div",
+        { class: "pagehead" },
         h("h1", {}, `Layer ${layer} `, h("span", { class: "of" }, `of ${layers}`)),
-        h("nav", { class: "steps", "aria-label": "Layers" },
+        h(
+          "nav",
+          { class: "steps", "aria-label": "Layers" },
           h("a", { href: `#/L${(layer + layers - 1) % layers}`, rel: "prev", "aria-label": "Previous layer" }, "←"),
-          h("label", { for: "pick", class: "hidden" }, "Go to layer"), pick,
-          h("a", { href: `#/L${(layer + 1) % layers}`, rel: "next", "aria-label": "Next layer" }, "→"))),
-      h("div", { class: "controls" }, h("label", { for: "filter" }, "Filter"), filter, toggle("alive", "hide dead"), toggle("agreeing", "agreement above 0"), said),
-      box),
+          h("label", { for: "pick", class: "hidden" }, "Go to layer"),
+          pick,
+          h("a", { href: `#/L${(layer + 1) % layers}`, rel: "next", "aria-label": "Next layer" }, "→"),
+        ),
+      ),
+      h(
+        "div",
+        { class: "controls" },
+        h("label", { for: "filter" }, "Filter"),
+        filter,
+        toggle("alive", "hide dead"),
+        toggle("agreeing", "agreement above 0"),
+        said,
+      ),
+      box,
+    ),
   };
 }

@@ -22,7 +22,9 @@ const KINDS = ["--rule", "--blue", "--fire", "--say"];
 /** @param {Measure} measure @param {number} q */
 function value(measure, q) {
   const share = q / 254;
-  return measure.scale === "log" && measure.lo > 0 ? measure.lo * (measure.hi / measure.lo) ** share : measure.lo + (measure.hi - measure.lo) * share;
+  return measure.scale === "log" && measure.lo > 0
+    ? measure.lo * (measure.hi / measure.lo) ** share
+    : measure.lo + (measure.hi - measure.lo) * share;
 }
 
 /** @param {Measure} measure @param {number} q */
@@ -61,9 +63,24 @@ export function cellMap(map, signal) {
 
   const canvas = h("canvas", { "aria-hidden": "true" });
   const labels = h("div", { class: "rows" });
-  const readout = h("p", { class: "readout", role: "status" }, "Point at a cell, or move with the arrow keys; Enter opens it.");
+  const readout = h(
+    "p",
+    { class: "readout", role: "status" },
+    "Point at a cell, or move with the arrow keys; Enter opens it.",
+  );
   const legend = h("div", { class: "legend" });
-  const box = h("div", { class: "plane", tabindex: 0, role: "application", "data-keys": "map", "aria-label": `Map of all cells, ${layers} layers of ${cells}. Arrow keys move, Enter opens the cell.` }, canvas, h("div", { class: "cursor", hidden: true }));
+  const box = h(
+    "div",
+    {
+      class: "plane",
+      tabindex: 0,
+      role: "application",
+      "data-keys": "map",
+      "aria-label": `Map of all cells, ${layers} layers of ${cells}. Arrow keys move, Enter opens the cell.`,
+    },
+    canvas,
+    h("div", { class: "cursor", hidden: true }),
+  );
   const mark = /** @type {HTMLElement} */ (box.lastChild);
 
   const quantized = () => /** @type {Uint8Array} */ (decoded.get(measure.name));
@@ -71,14 +88,16 @@ export function cellMap(map, signal) {
   function arrange() {
     const q = quantized();
     const known = q.filter((is) => is !== UNKNOWN).sort();
-    const at = (/** @type {number} */ share) => known[Math.min(known.length - 1, Math.floor(known.length * share))] ?? 0;
+    const at = (/** @type {number} */ share) =>
+      known[Math.min(known.length - 1, Math.floor(known.length * share))] ?? 0;
     ends = measure.kinds || !known.length ? [0, 254] : [at(0.005), Math.max(at(0.998), at(0.005) + 1)];
     order = new Int32Array(layers * cells);
     for (let layer = 0; layer < layers; layer++) {
       const row = order.subarray(layer * cells, (layer + 1) * cells);
       for (let cell = 0; cell < cells; cell++) row[cell] = cell;
       if (!sorted) continue;
-      const known = /** @param {number} cell */ (cell) => (q[layer * cells + cell] === UNKNOWN ? -1 : q[layer * cells + cell]);
+      const known = /** @param {number} cell */ (cell) =>
+        q[layer * cells + cell] === UNKNOWN ? -1 : q[layer * cells + cell];
       row.sort((a, b) => known(b) - known(a) || a - b);
     }
   }
@@ -119,7 +138,8 @@ export function cellMap(map, signal) {
         const is = q[layer * cells + cellAt(layer, column)];
         const share = Math.max(0, Math.min(1, (is - ends[0]) / (ends[1] - ends[0]))) ** 0.75;
         for (let i = 0; i < 3; i++) {
-          const shown = is === UNKNOWN ? nothing[i] : measure.kinds ? kinds[is][i] : paper[i] + (ink[i] - paper[i]) * share;
+          const shown =
+            is === UNKNOWN ? nothing[i] : measure.kinds ? kinds[is][i] : paper[i] + (ink[i] - paper[i]) * share;
           image.data[(layer * columns + column) * 4 + i] = shown;
         }
         image.data[(layer * columns + column) * 4 + 3] = 255;
@@ -127,11 +147,18 @@ export function cellMap(map, signal) {
     }
     paint.putImageData(image, 0, 0);
     const every = Math.ceil(layers / Math.max(1, Math.floor(height / 15)));
-    replace(labels, Array.from({ length: layers }, (_, layer) => {
-      const link = h("a", { href: `#/L${layer}`, "aria-label": `Layer ${layer}`, tabindex: layer % every ? -1 : 0 }, layer % every ? "" : String(layer));
-      link.style.height = `${rowHeight()}px`;
-      return link;
-    }));
+    replace(
+      labels,
+      Array.from({ length: layers }, (_, layer) => {
+        const link = h(
+          "a",
+          { href: `#/L${layer}`, "aria-label": `Layer ${layer}`, tabindex: layer % every ? -1 : 0 },
+          layer % every ? "" : String(layer),
+        );
+        link.style.height = `${rowHeight()}px`;
+        return link;
+      }),
+    );
     place();
   }
 
@@ -164,8 +191,12 @@ export function cellMap(map, signal) {
   /** @param {PointerEvent | MouseEvent} event */
   function point(event) {
     const area = canvas.getBoundingClientRect();
-    const inside = (/** @type {number} */ share, /** @type {number} */ count) => Math.max(0, Math.min(count - 1, Math.floor(share * count)));
-    cursor = { layer: inside((event.clientY - area.top) / area.height, layers), column: inside((event.clientX - area.left) / area.width, columns) };
+    const inside = (/** @type {number} */ share, /** @type {number} */ count) =>
+      Math.max(0, Math.min(count - 1, Math.floor(share * count)));
+    cursor = {
+      layer: inside((event.clientY - area.top) / area.height, layers),
+      column: inside((event.clientX - area.left) / area.width, columns),
+    };
     if (!sorted) cursor.column = strongest(cursor.layer, cursor.column, Math.floor((NEAR * columns) / area.width));
     tell();
   }
@@ -179,7 +210,8 @@ export function cellMap(map, signal) {
     };
     let best = column;
     for (let away = 1; away <= reach; away++) {
-      for (const each of [column - away, column + away]) if (each >= 0 && each < columns && at(each) > at(best)) best = each;
+      for (const each of [column - away, column + away])
+        if (each >= 0 && each < columns && at(each) > at(best)) best = each;
     }
     return best;
   }
@@ -188,12 +220,21 @@ export function cellMap(map, signal) {
   function move(event) {
     const step = event.shiftKey ? Math.max(1, Math.round(columns / 20)) : 1;
     /** @type {Record<string, [number, number]>} */
-    const moves = { ArrowLeft: [0, -step], ArrowRight: [0, step], ArrowUp: [-1, 0], ArrowDown: [1, 0], Home: [0, -columns], End: [0, columns] };
+    const moves = {
+      ArrowLeft: [0, -step],
+      ArrowRight: [0, step],
+      ArrowUp: [-1, 0],
+      ArrowDown: [1, 0],
+      Home: [0, -columns],
+      End: [0, columns],
+    };
     if (event.key === "Enter") go();
     else if (moves[event.key]) {
       const [down, right] = moves[event.key];
       const clamp = (/** @type {number} */ at, /** @type {number} */ count) => Math.max(0, Math.min(count - 1, at));
-      cursor = mark.hidden ? cursor : { layer: clamp(cursor.layer + down, layers), column: clamp(cursor.column + right, columns) };
+      cursor = mark.hidden
+        ? cursor
+        : { layer: clamp(cursor.layer + down, layers), column: clamp(cursor.column + right, columns) };
       tell();
     } else return;
     event.preventDefault();
@@ -201,11 +242,25 @@ export function cellMap(map, signal) {
 
   function describe() {
     if (measure.kinds) {
-      replace(legend, measure.kinds.map((kind, i) => h("span", { class: `kind kind${i}` }, kind)));
+      replace(
+        legend,
+        measure.kinds.map((kind, i) => h("span", { class: `kind kind${i}` }, kind)),
+      );
       return;
     }
     const ramp = h("span", { class: `ramp ${(HUES[measure.name] ?? "--blue").slice(2)}`, "aria-hidden": "true" });
-    replace(legend, h("span", {}, percent(value(measure, ends[0]))), ramp, h("span", {}, percent(value(measure, ends[1])) + (ends[1] < 254 ? " and more" : "") + (measure.scale === "log" ? " (log scale)" : "")));
+    replace(
+      legend,
+      h("span", {}, percent(value(measure, ends[0]))),
+      ramp,
+      h(
+        "span",
+        {},
+        percent(value(measure, ends[1])) +
+          (ends[1] < 254 ? " and more" : "") +
+          (measure.scale === "log" ? " (log scale)" : ""),
+      ),
+    );
   }
 
   function change() {
@@ -224,21 +279,42 @@ export function cellMap(map, signal) {
   signal.addEventListener("abort", () => resized.disconnect());
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw, { signal });
 
-  const choice = h("select", { id: "measure", onchange: () => {
-    measure = /** @type {Measure} */ (map.measures.find((each) => each.name === choice.value));
-    change();
-  } }, map.measures.map((each) => h("option", { value: each.name, selected: each === measure }, each.title)));
-  const ordering = h("select", { id: "ordering", onchange: () => {
-    sorted = ordering.value === "sorted";
-    change();
-  } }, h("option", { value: "number" }, "by number"), h("option", { value: "sorted" }, "strongest first"));
+  const choice = h(
+    "select",
+    {
+      id: "measure",
+      onchange: () => {
+        measure = /** @type {Measure} */ (map.measures.find((each) => each.name === choice.value));
+        change();
+      },
+    },
+    map.measures.map((each) => h("option", { value: each.name, selected: each === measure }, each.title)),
+  );
+  const ordering = h(
+    "select",
+    {
+      id: "ordering",
+      onchange: () => {
+        sorted = ordering.value === "sorted";
+        change();
+      },
+    },
+    h("option", { value: "number" }, "by number"),
+    h("option", { value: "sorted" }, "strongest first"),
+  );
   change();
   return h(
-    "div", { class: "map" },
-    h("div", { class: "controls" },
-      h("label", { for: "measure" }, "Colour"), choice,
-      h("label", { for: "ordering" }, "Cells"), ordering,
-      legend),
+    "div",
+    { class: "map" },
+    h(
+      "div",
+      { class: "controls" },
+      h("label", { for: "measure" }, "Colour"),
+      choice,
+      h("label", { for: "ordering" }, "Cells"),
+      ordering,
+      legend,
+    ),
     h("div", { class: "maprows" }, labels, box),
     readout,
   );

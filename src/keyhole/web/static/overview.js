@@ -13,14 +13,27 @@ const CARD_TRIGGERS = 3;
 export async function render({ run, signal }) {
   const { model } = run;
   const body = h(
-    "div", {},
+    "div",
+    {},
     h("p", { class: "kicker" }, "What a model’s memories store"),
     h("h1", {}, "The memories of ", h("bdi", {}, visible(model.name))),
-    h("p", { class: "lead" },
-      `The feed-forward layers of this model hold ${whole(model.layers * model.cells)} memory cells. Each has a `, h("b", { class: "key" }, "key"),
-      ", which fires on some texts, and a ", h("b", { class: "value" }, "value"), ", which then makes some next tokens more likely. Pick one."),
+    h(
+      "p",
+      { class: "lead" },
+      `The feed-forward layers of this model hold ${whole(model.layers * model.cells)} memory cells. Each has a `,
+      h("b", { class: "key" }, "key"),
+      ", which fires on some texts, and a ",
+      h("b", { class: "value" }, "value"),
+      ", which then makes some next tokens more likely. Pick one.",
+    ),
     worth(run, signal),
-    section("map", "All cells", `A row is a layer, a column a cell. ${run.dead ? `${counted(run.dead, "cell")} never fired.` : ""}`, async (place) => replace(place, cellMap(await data.map(), signal)), signal),
+    section(
+      "map",
+      "All cells",
+      `A row is a layer, a column a cell. ${run.dead ? `${counted(run.dead, "cell")} never fired.` : ""}`,
+      async (place) => replace(place, cellMap(await data.map(), signal)),
+      signal,
+    ),
     section("scanned", "What was scanned", "", (place) => replace(place, facts(run)), signal),
     section("figures", "The paper’s findings, on this model", "", (place) => figures(place, signal), signal),
   );
@@ -37,14 +50,24 @@ export async function render({ run, signal }) {
  */
 function section(id, title, lead, fill, signal) {
   const place = h("div", { class: "filled" }, h("p", { class: "soft" }, "Loading …"));
-  const whole = h("section", { class: id, "aria-labelledby": `${id}-title` }, h("h2", { id: `${id}-title` }, title), lead && h("p", { class: "soft" }, lead), place);
-  whenSeen(place, async () => {
-    try {
-      await fill(place);
-    } catch (error) {
-      replace(place, failure(error));
-    }
-  }, signal);
+  const whole = h(
+    "section",
+    { class: id, "aria-labelledby": `${id}-title` },
+    h("h2", { id: `${id}-title` }, title),
+    lead && h("p", { class: "soft" }, lead),
+    place,
+  );
+  whenSeen(
+    place,
+    async () => {
+      try {
+        await fill(place);
+      } catch (error) {
+        replace(place, failure(error));
+      }
+    },
+    signal,
+  );
   return whole;
 }
 
@@ -53,18 +76,32 @@ function worth(run, signal) {
   const cards = run.worth.map((where) => {
     const at = /** @type {{layer: number, cell: number}} */ (address(where));
     const inside = h("div", { class: "inside" });
-    const card = h("a", { class: "card", href: cellHref(at.layer, at.cell) }, h("span", { class: "cardhead" }, h("b", {}, where), h("span", {}, `layer ${at.layer} of ${run.model.layers}`)), inside);
-    whenSeen(card, async () => {
-      try {
-        replace(inside, sketch(await data.cell(at.layer, at.cell)));
-      } catch (error) {
-        replace(inside, failure(error));
-      }
-    }, signal);
+    const card = h(
+      "a",
+      { class: "card", href: cellHref(at.layer, at.cell) },
+      h("span", { class: "cardhead" }, h("b", {}, where), h("span", {}, `layer ${at.layer} of ${run.model.layers}`)),
+      inside,
+    );
+    whenSeen(
+      card,
+      async () => {
+        try {
+          replace(inside, sketch(await data.cell(at.layer, at.cell)));
+        } catch (error) {
+          replace(inside, failure(error));
+        }
+      },
+      signal,
+    );
     return h("li", {}, card);
   });
   if (!cards.length) return null;
-  return h("section", { class: "worth", "aria-labelledby": "worth-title" }, h("h2", { id: "worth-title" }, "Worth looking at"), h("ul", { class: "cards" }, cards));
+  return h(
+    "section",
+    { class: "worth", "aria-labelledby": "worth-title" },
+    h("h2", { id: "worth-title" }, "Worth looking at"),
+    h("ul", { class: "cards" }, cards),
+  );
 }
 
 /** @param {data.Cell} cell */
@@ -76,10 +113,24 @@ function sketch(cell) {
   const follow = new Set(triggers.map((trigger) => trigger.tokens[trigger.at + 1]));
   return [
     h("span", { class: "label key" }, "fires on"),
-    h("span", { class: "lines" }, triggers.slice(0, CARD_TRIGGERS).map((trigger) => line(trigger, { before: 14, after: 0, top, promoted: names }))),
+    h(
+      "span",
+      { class: "lines" },
+      triggers.slice(0, CARD_TRIGGERS).map((trigger) => line(trigger, { before: 14, after: 0, top, promoted: names })),
+    ),
     said && h("span", { class: "label value" }, "promotes"),
-    said && h("span", { class: "promotes" }, different(said.promoted, 6).map((piece) => token(piece, follow.has(piece) ? "agrees" : ""))),
-    named > 1 && h("span", { class: "soft small" }, `It promotes what follows ${named} of its ${counted(triggers.length, "trigger")}.`),
+    said &&
+      h(
+        "span",
+        { class: "promotes" },
+        different(said.promoted, 6).map((piece) => token(piece, follow.has(piece) ? "agrees" : "")),
+      ),
+    named > 1 &&
+      h(
+        "span",
+        { class: "soft small" },
+        `It promotes what follows ${named} of its ${counted(triggers.length, "trigger")}.`,
+      ),
   ];
 }
 
@@ -91,39 +142,100 @@ function facts(run) {
     ["Model", `${model.name} (${model.family})`],
     ["Cells", `${model.layers} layers × ${whole(model.cells)} = ${whole(model.layers * model.cells)}`],
     ["Corpus", corpus.sources.join(", ")],
-    ["Text", `${counted(corpus.documents, "document")}, ${counted(corpus.units, config.unit)}, ${counted(corpus.tokens, "token")}`],
-    ["Scanned", `${whole(corpus.scanned_prefixes)} distinct prefixes; ${config.top} triggers a key${config.per === "sentence" ? ", at most one a sentence" : ""}`],
+    [
+      "Text",
+      `${counted(corpus.documents, "document")}, ${counted(corpus.units, config.unit)}, ${counted(corpus.tokens, "token")}`,
+    ],
+    [
+      "Scanned",
+      `${whole(corpus.scanned_prefixes)} distinct prefixes; ${config.top} triggers a key${config.per === "sentence" ? ", at most one a sentence" : ""}`,
+    ],
     ["Coefficients", model.signed ? "both signs" : "never negative"],
   ];
-  return h("dl", { class: "facts" }, rows.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, h("bdi", {}, visible(value))))));
+  return h(
+    "dl",
+    { class: "facts" },
+    rows.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, h("bdi", {}, visible(value))))),
+  );
 }
 
 /** @param {HTMLElement} place @param {AbortSignal} signal */
 async function figures(place, signal) {
   const { figures } = await data.figures();
   if (!figures.length) {
-    replace(place, h("p", { class: "missing" }, "Nothing is measured yet. Fill the tables: ", h("code", {}, "keyhole analyze RUN")));
+    replace(
+      place,
+      h("p", { class: "missing" }, "Nothing is measured yet. Fill the tables: ", h("code", {}, "keyhole analyze RUN")),
+    );
     return;
   }
   const verdicts = figures.flatMap((figure) => figure.verdicts);
-  const tally = ["holds", "does not hold", "unclear"].map((outcome) => [badge(outcome), ` ${verdicts.filter((each) => each.verdict === outcome).length}  `]);
-  replace(place, verdicts.length > 0 && h("p", { class: "tally" }, `Of ${counted(verdicts.length, "claim")} of the paper that could be tested: `, tally.flat()), figures.map((figure) => {
-    const plot = h("div", { class: "plot", role: "img", "aria-label": `Chart: ${figure.title}. ${figure.verdicts.map((verdict) => `${verdict.claim}: ${verdict.verdict}`).join(". ")}` });
-    whenSeen(plot, () => void draw(plot, figure.spec, signal), signal);
-    return h("article", { class: "finding" },
-      h("h3", {}, visible(figure.title)),
-      h("div", { class: "beside" },
-        h("figure", {}, plot, h("figcaption", {}, h("b", {}, `${figure.label}. `), visible(figure.caption), figure.note && h("i", {}, ` ${capital(figure.note)}.`))),
-        h("div", { class: "aside" },
-          h("h4", {}, "The paper"), h("p", {}, visible(figure.finding)), h("p", { class: "published" }, visible(figure.published)),
-          figure.verdicts.length > 0 && h("h4", {}, "Here"),
-          figure.verdicts.map((verdict) => h("div", { class: "verdict" }, h("p", {}, badge(verdict.verdict), ` ${capital(verdict.claim)}.`), h("p", { class: "soft small" }, `${capital(verdict.why)}.`))))));
-  }));
+  const tally = ["holds", "does not hold", "unclear"].map((outcome) => [
+    badge(outcome),
+    ` ${verdicts.filter((each) => each.verdict === outcome).length}  `,
+  ]);
+  replace(
+    place,
+    verdicts.length > 0 &&
+      h(
+        "p",
+        { class: "tally" },
+        `Of ${counted(verdicts.length, "claim")} of the paper that could be tested: `,
+        tally.flat(),
+      ),
+    figures.map((figure) => {
+      const plot = h("div", {
+        class: "plot",
+        role: "img",
+        "aria-label": `Chart: ${figure.title}. ${figure.verdicts.map((verdict) => `${verdict.claim}: ${verdict.verdict}`).join(". ")}`,
+      });
+      whenSeen(plot, () => void draw(plot, figure.spec, signal), signal);
+      return h(
+        "article",
+        { class: "finding" },
+        h("h3", {}, visible(figure.title)),
+        h(
+          "div",
+          { class: "beside" },
+          h(
+            "figure",
+            {},
+            plot,
+            h(
+              "figcaption",
+              {},
+              h("b", {}, `${figure.label}. `),
+              visible(figure.caption),
+              figure.note && h("i", {}, ` ${capital(figure.note)}.`),
+            ),
+          ),
+          h(
+            "div",
+            { class: "aside" },
+            h("h4", {}, "The paper"),
+            h("p", {}, visible(figure.finding)),
+            h("p", { class: "published" }, visible(figure.published)),
+            figure.verdicts.length > 0 && h("h4", {}, "Here"),
+            figure.verdicts.map((verdict) =>
+              h(
+                "div",
+                { class: "verdict" },
+                h("p", {}, badge(verdict.verdict), ` ${capital(verdict.claim)}.`),
+                h("p", { class: "soft small" }, `${capital(verdict.why)}.`),
+              ),
+            ),
+          ),
+        ),
+      );
+    }),
+  );
 }
 
 /** @param {string} text */
 function capital(text) {
-  return visible(text.slice(0, 1).toUpperCase() + text.slice(1)).replace(/\.$/, "").replace(/ (?=[<=%] ?)|(?<=[<=]) /g, "\u00a0");
+  return visible(text.slice(0, 1).toUpperCase() + text.slice(1))
+    .replace(/\.$/, "")
+    .replace(/ (?=[<=%] ?)|(?<=[<=]) /g, "\u00a0");
 }
 
 /** @param {string} verdict */

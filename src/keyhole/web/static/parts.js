@@ -45,14 +45,28 @@ export function bar(share, kind) {
  */
 export function saidList(said, { kind, largest, shown = said.length, mark, format = even }) {
   const items = said.map(([piece, value], i) =>
-    h("li", { hidden: i >= shown }, token(piece, mark?.has(piece) ? "agrees" : ""), bar(Math.abs(value) / largest, kind), h("span", { class: "num" }, format(value))),
+    h(
+      "li",
+      { hidden: i >= shown },
+      token(piece, mark?.has(piece) ? "agrees" : ""),
+      bar(Math.abs(value) / largest, kind),
+      h("span", { class: "num" }, format(value)),
+    ),
   );
   const list = h("ol", { class: "said" }, items);
   if (said.length <= shown) return list;
-  const more = h("button", { class: "more", type: "button", onclick: () => {
-    items.forEach((item) => (item.hidden = false));
-    more.remove();
-  } }, `all ${said.length}`);
+  const more = h(
+    "button",
+    {
+      class: "more",
+      type: "button",
+      onclick: () => {
+        items.forEach((item) => (item.hidden = false));
+        more.remove();
+      },
+    },
+    `all ${said.length}`,
+  );
   return h("div", {}, list, more);
 }
 
@@ -106,12 +120,22 @@ export function line(trigger, { largest, top, promoted, before = 40, after = 8 }
     const kind = next === top ? "next agrees" : promoted?.has(next) ? "next promoted" : "next";
     if (next.startsWith(" ") && next.trim()) right.append(" ");
     const span = h("span", { class: kind }, next.trim() ? visible(next.replace(/^ /, "")) : blank(next));
-    span.title = kind === "next agrees" ? "the next token, and the one the value promotes most" : kind === "next promoted" ? "the next token, and one the value promotes" : "the next token";
+    span.title =
+      kind === "next agrees"
+        ? "the next token, and the one the value promotes most"
+        : kind === "next promoted"
+          ? "the next token, and one the value promotes"
+          : "the next token";
     right.append(span);
     for (let i = at + 2; i < end; i++) right.append(visible(tokens[i]));
     if (end < tokens.length || trigger.cut[1]) right.append(h("span", { class: "cut" }, "…"));
   } else if (trigger.cut[1] === 0) right.append(h("span", { class: "cut", title: "nothing follows" }, " ∎"));
-  return h("span", { class: "line" }, h("bdi", { class: "before" }, left), h("span", { class: "right" }, h("bdi", {}, box), right));
+  return h(
+    "span",
+    { class: "line" },
+    h("bdi", { class: "before" }, left),
+    h("span", { class: "right" }, h("bdi", {}, box), right),
+  );
 }
 
 /**
@@ -142,21 +166,32 @@ export function telling(triggers, promoted) {
 export function preview(where, signal, { triggers = 1, promoted = 4 } = {}) {
   const at = /** @type {{layer: number, cell: number}} */ (address(where));
   const place = h("span", { class: "preview" }, " ");
-  whenSeen(place, async () => {
-    try {
-      const cell = await data.cell(at.layer, at.cell);
-      const said = cell.values[0];
-      const names = new Set(said?.promoted.map(([piece]) => piece));
-      replace(
-        place,
-        telling(cell.triggers, names).triggers.slice(0, triggers).map((trigger) => line(trigger, { before: 14, after: 0, top: said?.promoted[0]?.[0], promoted: names })),
-        cell.dead && h("span", { class: "cut" }, "dead: no prefix makes this key fire"),
-        said && h("span", { class: "promotes" }, different(said.promoted, promoted).map((piece) => token(piece))),
-      );
-    } catch (error) {
-      replace(place, /** @type {Error} */ (error).message);
-    }
-  }, signal);
+  whenSeen(
+    place,
+    async () => {
+      try {
+        const cell = await data.cell(at.layer, at.cell);
+        const said = cell.values[0];
+        const names = new Set(said?.promoted.map(([piece]) => piece));
+        replace(
+          place,
+          telling(cell.triggers, names)
+            .triggers.slice(0, triggers)
+            .map((trigger) => line(trigger, { before: 14, after: 0, top: said?.promoted[0]?.[0], promoted: names })),
+          cell.dead && h("span", { class: "cut" }, "dead: no prefix makes this key fire"),
+          said &&
+            h(
+              "span",
+              { class: "promotes" },
+              different(said.promoted, promoted).map((piece) => token(piece)),
+            ),
+        );
+      } catch (error) {
+        replace(place, /** @type {Error} */ (error).message);
+      }
+    },
+    signal,
+  );
   return place;
 }
 

@@ -1,12 +1,17 @@
 // @ts-check
 /** A prompt, read by the live model: what each layer predicts, which cells do it, and what changes when they are switched off. */
 import * as data from "./data.js";
-import { h, replace } from "./dom.js";
+import { h, replace, whenSeen } from "./dom.js";
 import { bar, cellLink, failure, saidList, token } from "./parts.js";
 import { address, counted, number, percent } from "./text.js";
 
 const KEPT = "keyhole.prompt";
-const SHOWN = 4;
+const SHOWN = 3;
+const EXAMPLES = [
+  "The capital of France is",
+  "We hold these truths to be self-evident, that all men are created",
+  "Do unto others as you would have them do unto",
+];
 
 /**
  * What the reader asked for: kept for the session, so that a look at a cell loses nothing.
@@ -27,9 +32,15 @@ export async function render({ run, query, signal }) {
   if (!run.live) return { title: "Prompt", body: absent() };
   const said = h("p", { class: "soft", role: "status" });
   const answer = h("div", { class: "answer" });
-  const field = h("textarea", { id: "prompt", rows: 3, spellcheck: "false", placeholder: "The capital of France is", onkeydown: /** @param {KeyboardEvent} event */ (event) => {
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) read(event);
-  } });
+  const field = h("textarea", {
+    id: "prompt",
+    rows: 3,
+    spellcheck: "false",
+    placeholder: "The capital of France is",
+    onkeydown: /** @param {KeyboardEvent} event */ (event) => {
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) read(event);
+    },
+  });
   field.value = query.get("q") ?? asked.text;
   const button = h("button", { type: "submit" }, "Read");
   let turn = 0;
@@ -47,7 +58,7 @@ export async function render({ run, query, signal }) {
       if (mine !== turn || signal.aborted) return;
       said.textContent = "";
       asked.position = found.position;
-      replace(answer, result(found, run, again));
+      replace(answer, result(found, again, signal));
     } catch (error) {
       if (mine !== turn) return;
       said.textContent = "";
@@ -69,38 +80,126 @@ export async function render({ run, query, signal }) {
   /** @param {Event} event */
   function read(event) {
     event.preventDefault();
+    examples.remove();
     const fresh = field.value !== asked.text;
-    again(fresh ? { text: field.value, position: null, token: null, edits: asked.edits.map((edit) => ({ ...edit, positions: null })) } : {});
+    again(
+      fresh
+        ? {
+            text: field.value,
+            position: null,
+            token: null,
+            edits: asked.edits.reduce(
+              (kept, edit) => added(kept, { ...edit, positions: null }),
+              /** @type {data.Edit[]} */ ([]),
+            ),
+          }
+        : {},
+    );
   }
 
-  const body = h("div", { class: "promptpage" },
+  const examples = h(
+    "p",
+    { class: "examples" },
+    h("span", { class: "soft small" }, "Or try "),
+    EXAMPLES.map((text) =>
+      h(
+        "button",
+        {
+          type: "button",
+          class: "quiet",
+          onclick: /** @param {Event} event */ (event) => {
+            field.value = text;
+            read(event);
+          },
+        },
+        text,
+      ),
+    ),
+  );
+  const body = h(
+    "div",
+    { class: "promptpage" },
     h("h1", {}, "Prompt"),
-    h("p", { class: "lead" }, "Type a text. The live model reads it: what each layer would predict, before and after its feed-forward, and the cells that make the difference. Switch some off, and see the prediction change."),
-    h("form", { class: "ask", onsubmit: read }, h("label", { for: "prompt" }, "Text"), field, h("div", { class: "controls" }, button, said)),
-    answer);
+    h(
+      "p",
+      { class: "lead" },
+      "Type a text. The live model reads it: what each layer would predict, before and after its feed-forward, and the cells that make the difference. Switch some off, and see the prediction change.",
+    ),
+    h(
+      "form",
+      { class: "ask", onsubmit: read },
+      h("label", { for: "prompt" }, "Text"),
+      field,
+      h("div", { class: "controls" }, button, said),
+    ),
+    asked.text ? null : examples,
+    answer,
+  );
   if (asked.text && field.value === asked.text) void ask();
   return { title: "Prompt", body };
 }
 
+/**
+ * Edits with one more: where it acts, it takes the place of what was there.
+ * @param {data.Edit[]} edits
+ * @param {data.Edit} edit
+ */
+function added(edits, edit) {
+  const others = edits.flatMap((each) => {
+    if (each.layer !== edit.layer || each.cell !== edit.cell) return [each];
+    if (each.positions === null || edit.positions === null) return [];
+    const left = each.positions.filter((position) => !edit.positions?.includes(position));
+    return left.length ? [{ ...each, positions: left }] : [];
+  });
+  return [...others, edit];
+}
+
 function absent() {
-  return h("div", {}, h("h1", {}, "Prompt"),
-    h("p", { class: "missing" }, "These pages were exported, and the model stayed behind. To type a prompt and switch cells off, serve the run where its model is: ", h("code", {}, "keyhole serve RUN")));
+  return h(
+    "div",
+    {},
+    h("h1", {}, "Prompt"),
+    h(
+      "p",
+      { class: "missing" },
+      "These pages were exported, and the model stayed behind. To type a prompt and switch cells off, serve the run where its model is: ",
+      h("code", {}, "keyhole serve RUN"),
+    ),
+  );
 }
 
 /**
  * @param {data.Prompt} found
- * @param {data.Run} run
  * @param {(change: Partial<typeof asked>) => void} again
+ * @param {AbortSignal} signal
  */
-function result(found, run, again) {
-  const chips = found.tokens.map((piece, i) => h("button", { type: "button", class: "chip", "aria-pressed": String(i === found.position), title: `token ${i}`, onclick: () => again({ position: i, token: null }) }, token(piece)));
+function result(found, again, signal) {
+  const chips = found.tokens.map((piece, i) =>
+    h(
+      "button",
+      {
+        type: "button",
+        class: "chip",
+        "aria-pressed": String(i === found.position),
+        title: `token ${i}`,
+        onclick: () => again({ position: i, token: null }),
+      },
+      token(piece),
+    ),
+  );
   const { chosen } = found;
   const largest = Math.max(...found.prediction.concat(found.original).map(([, p]) => p), 1e-9);
   /** @param {data.Said[]} said */
   const bars = (said) => {
     const list = saidList(said, { kind: "say", largest, format: percent, mark: new Set([chosen.piece]) });
     list.querySelectorAll("li").forEach((item, i) => {
-      const button = h("button", { type: "button", class: "plain", title: "Measure effects on this token", "aria-pressed": String(said[i][0] === chosen.piece), onclick: () => again({ token: said[i][0] }) });
+      const button = h("button", {
+        type: "button",
+        class: "plain",
+        title: "Measure effects on this token",
+        "aria-pressed": String(said[i][0] === chosen.piece),
+        onclick: () => again({ token: said[i][0] }),
+      });
       const shown = item.firstChild;
       if (shown) {
         item.insertBefore(button, shown);
@@ -111,46 +210,130 @@ function result(found, run, again) {
   };
   const shift = chosen.logit - chosen.original_logit;
   return [
-    h("section", { "aria-labelledby": "tokens-title" }, h("h2", { id: "tokens-title" }, "Tokens"), h("p", { class: "soft small" }, "Choose after which token the prediction is read."), h("div", { class: "chips", role: "group", "aria-label": "Position" }, chips)),
-    h("section", { "aria-labelledby": "prediction-title" }, h("h2", { id: "prediction-title" }, "Prediction"),
-      h("div", { class: "predictions" },
+    h(
+      "section",
+      { "aria-labelledby": "tokens-title" },
+      h("h2", { id: "tokens-title" }, "Tokens"),
+      h("p", { class: "soft small" }, "Choose after which token the prediction is read."),
+      h("div", { class: "chips", role: "group", "aria-label": "Position" }, chips),
+    ),
+    h(
+      "section",
+      { "aria-labelledby": "prediction-title" },
+      h("h2", { id: "prediction-title" }, "Prediction"),
+      h(
+        "div",
+        { class: "predictions" },
         h("div", {}, h("h3", {}, "Original"), bars(found.original)),
-        h("div", {}, h("h3", {}, found.edited ? "Edited" : "Edited (no edits yet)"), found.edited ? bars(found.prediction) : h("p", { class: "soft small" }, "Switch a cell off below (⊘) and its absence shows here.")),
-        h("div", {}, h("h3", {}, "Edits"), editList(again))),
-      h("p", {}, "Effects below are on ", token(chosen.piece, "agrees"), `: p ${percent(chosen.original_p)}${found.edited ? ` → ${percent(chosen.p)}` : ""}, logit ${number(chosen.original_logit, 4)}${found.edited ? ` → ${number(chosen.logit, 4)} (${shift >= 0 ? "+" : ""}${number(shift)})` : ""}. Choose another token above.`)),
-    h("section", { "aria-labelledby": "layers-title" }, h("h2", { id: "layers-title" }, "Layer by layer"), layers(found, run, again)),
+        h(
+          "div",
+          {},
+          h("h3", {}, found.edited ? "Edited" : "Edited (no edits yet)"),
+          found.edited
+            ? bars(found.prediction)
+            : h("p", { class: "soft small" }, "Switch a cell off below (⊘) and its absence shows here."),
+        ),
+        h("div", {}, h("h3", {}, "Edits"), editList(again)),
+      ),
+      h(
+        "p",
+        {},
+        "Effects below are on ",
+        token(chosen.piece, "agrees"),
+        `: p ${percent(chosen.original_p)}${found.edited ? ` → ${percent(chosen.p)}` : ""}, logit ${chosen.original_logit.toFixed(2)}${found.edited ? ` → ${chosen.logit.toFixed(2)} (${shift >= 0 ? "+" : ""}${number(shift, 2)})` : ""}. Choose another token above.`,
+      ),
+    ),
+    h(
+      "section",
+      { "aria-labelledby": "layers-title" },
+      h("h2", { id: "layers-title" }, "Layer by layer"),
+      layers(found, again, signal),
+    ),
   ];
 }
 
-/** @param {data.Prompt} found @param {data.Run} run @param {(change: Partial<typeof asked>) => void} again */
-function layers(found, run, again) {
+/** @param {data.Prompt} found @param {(change: Partial<typeof asked>) => void} again @param {AbortSignal} signal */
+function layers(found, again, signal) {
   const rows = h("ol", { class: "layers" });
   const draw = () => {
-    const largest = Math.max(...found.layers.flatMap((each) => each[asked.by].map((cell) => Math.abs(measure(cell)))), 1e-9);
-    replace(rows, found.layers.map((each) => {
-      const [before, after] = [each.before[0], each.after[0]];
-      const cells = each[asked.by].map((cell, i) => contribution(each.layer, cell, largest, found, again, i >= SHOWN));
-      const more = h("button", { type: "button", class: "more", "aria-label": `All cells of layer ${each.layer}`, onclick: () => {
-        cells.forEach((cell) => (cell.hidden = false));
-        more.remove();
-      } }, `+${cells.length - SHOWN}`);
-      return h("li", { class: before[0] === after[0] ? null : "changed" },
-        h("a", { class: "address", href: `#/L${each.layer}` }, `L${each.layer}`),
-        h("div", { class: "beforeafter" }, guess(each.before), h("span", { class: "soft", "aria-label": "then" }, "→"), guess(each.after)),
-        h("ul", { class: "contributions" }, cells, cells.length > SHOWN && h("li", {}, more)));
-    }));
+    const largest = Math.max(
+      ...found.layers.flatMap((each) => each[asked.by].map((cell) => Math.abs(measure(cell)))),
+      1e-9,
+    );
+    replace(
+      rows,
+      found.layers.map((each) => {
+        const [before, after] = [each.before[0], each.after[0]];
+        const cells = each[asked.by].map((cell, i) =>
+          contribution(each.layer, cell, largest, found, again, i >= SHOWN, signal),
+        );
+        const more = h(
+          "button",
+          {
+            type: "button",
+            class: "more",
+            "aria-label": `All cells of layer ${each.layer}`,
+            onclick: () => {
+              cells.forEach((cell) => (cell.hidden = false));
+              more.remove();
+            },
+          },
+          `+${cells.length - SHOWN}`,
+        );
+        return h(
+          "li",
+          { class: before[0] === after[0] ? null : "changed" },
+          h("a", { class: "address", href: `#/L${each.layer}` }, `L${each.layer}`),
+          h("div", { class: "beforeafter" }, guess(each.before), h("span", { class: "soft" }, "→"), guess(each.after)),
+          h("ul", { class: "contributions" }, cells),
+          cells.length > SHOWN && more,
+        );
+      }),
+    );
   };
   /** @param {"effective" | "strongest"} by @param {string} text @param {string} explain */
-  const choose = (by, text, explain) => h("button", { type: "button", title: explain, "aria-pressed": String(asked.by === by), onclick: /** @param {Event} event */ (event) => {
-    asked.by = by;
-    /** @type {Element} */ (event.currentTarget).parentElement?.querySelectorAll("button").forEach((button) => button.setAttribute("aria-pressed", String(button === event.currentTarget)));
-    draw();
-  } }, text);
-  const where = h("select", { id: "where", onchange: () => (asked.everywhere = where.value === "all") }, h("option", { value: "here", selected: !asked.everywhere }, "at this token"), h("option", { value: "all", selected: asked.everywhere }, "everywhere"));
+  const choose = (by, text, explain) =>
+    h(
+      "button",
+      {
+        type: "button",
+        title: explain,
+        "aria-pressed": String(asked.by === by),
+        onclick: /** @param {Event} event */ (event) => {
+          asked.by = by;
+          /** @type {Element} */ (event.currentTarget).parentElement
+            ?.querySelectorAll("button")
+            .forEach((button) => button.setAttribute("aria-pressed", String(button === event.currentTarget)));
+          draw();
+        },
+      },
+      text,
+    );
+  const where = h(
+    "select",
+    { id: "where", onchange: () => (asked.everywhere = where.value === "all") },
+    h("option", { value: "here", selected: !asked.everywhere }, "at this token"),
+    h("option", { value: "all", selected: asked.everywhere }, "everywhere"),
+  );
   draw();
-  return h("div", {},
-    h("div", { class: "controls" }, h("span", {}, "Cells by"), h("span", { class: "switch", role: "group", "aria-label": "Cells by" }, choose("effective", "effect", "on the chosen token’s logit"), choose("strongest", "strength", "|m|·‖v‖")), h("label", { for: "where" }, "⊘ switches off"), where),
-    rows);
+  return h(
+    "div",
+    {},
+    h(
+      "div",
+      { class: "controls" },
+      h("span", {}, "Cells by"),
+      h(
+        "span",
+        { class: "switch", role: "group", "aria-label": "Cells by" },
+        choose("effective", "effect", "on the chosen token’s logit"),
+        choose("strongest", "strength", "|m|·‖v‖"),
+      ),
+      h("label", { for: "where" }, "⊘ switches off"),
+      where,
+    ),
+    rows,
+  );
 }
 
 /** @param {data.Contribution} cell */
@@ -171,20 +354,66 @@ function guess(said) {
  * @param {data.Prompt} found
  * @param {(change: Partial<typeof asked>) => void} again
  * @param {boolean} hidden
+ * @param {AbortSignal} signal
  */
-function contribution(layer, cell, largest, found, again, hidden) {
+function contribution(layer, cell, largest, found, again, hidden, signal) {
   const positions = () => (asked.everywhere ? null : [found.position]);
-  const edited = asked.edits.some((edit) => edit.layer === layer && edit.cell === cell.cell && (edit.positions === null || edit.positions.includes(found.position)));
-  const off = h("button", { type: "button", class: "plain off", "aria-label": `Switch off L${layer}.${cell.cell}`, title: "Switch off", disabled: edited, onclick: () => again({ edits: [...asked.edits, { layer, cell: cell.cell, scale: 0, positions: positions() }] }) }, "⊘");
+  const edited = asked.edits.some(
+    (edit) =>
+      edit.layer === layer &&
+      edit.cell === cell.cell &&
+      (edit.positions === null || edit.positions.includes(found.position)),
+  );
+  const off = h(
+    "button",
+    {
+      type: "button",
+      class: "plain off",
+      "aria-label": `Switch off L${layer}.${cell.cell}`,
+      title: "Switch off",
+      disabled: edited,
+      onclick: () => again({ edits: added(asked.edits, { layer, cell: cell.cell, scale: 0, positions: positions() }) }),
+    },
+    "⊘",
+  );
   const value = measure(cell);
-  return h("li", { hidden, class: edited ? "edited" : null, title: `m ${number(cell.m)}, strength ${number(cell.strength)}, effect ${number(cell.effect)}` },
-    cellLink(layer, cell.cell), bar(Math.abs(value) / largest, value < 0 ? "unsay" : asked.by === "effective" ? "say" : "fire"), h("span", { class: "num soft" }, (value > 0 && asked.by === "effective" ? "+" : "") + number(value, 2)), off);
+  return h(
+    "li",
+    {
+      hidden,
+      class: edited ? "edited" : null,
+      title: `m ${number(cell.m)}, strength ${number(cell.strength)}, effect ${number(cell.effect)}`,
+    },
+    cellLink(layer, cell.cell),
+    says(layer, cell, signal),
+    bar(Math.abs(value) / largest, value < 0 ? "unsay" : asked.by === "effective" ? "say" : "fire"),
+    h("span", { class: "num soft" }, (value > 0 && asked.by === "effective" ? "+" : "") + number(value, 2)),
+    off,
+  );
+}
+
+/** What the cell writes here: the first token its value promotes, or demotes where the coefficient is below zero. @param {number} layer @param {data.Contribution} cell @param {AbortSignal} signal */
+function says(layer, cell, signal) {
+  const place = h("span", { class: "says" });
+  whenSeen(
+    place,
+    async () => {
+      const [said] = (await data.cell(layer, cell.cell).catch(() => null))?.values ?? [];
+      const piece = (cell.m < 0 ? said?.demoted : said?.promoted)?.[0]?.[0];
+      if (piece !== undefined) replace(place, token(piece));
+    },
+    signal,
+  );
+  return place;
 }
 
 /** @param {(change: Partial<typeof asked>) => void} again */
 function editList(again) {
   /** @param {number} at @param {Partial<data.Edit> | null} change null: remove */
-  const change = (at, change) => again({ edits: asked.edits.flatMap((edit, i) => (i !== at ? [edit] : change ? [{ ...edit, ...change }] : [])) });
+  const change = (at, change) => {
+    const others = asked.edits.filter((_, i) => i !== at);
+    again({ edits: change ? added(others, { ...asked.edits[at], ...change }) : others });
+  };
   const wrong = h("p", { class: "soft small", role: "status" });
   const which = h("input", { id: "edit-cell", type: "text", placeholder: "L3.17", size: 8, autocomplete: "off" });
   const scale = h("input", { id: "edit-scale", type: "number", value: "0", step: "any" });
@@ -192,25 +421,90 @@ function editList(again) {
     event.preventDefault();
     const at = address(which.value);
     if (!at || at.cell === null) wrong.textContent = "A cell is written L3.17: layer 3, cell 17.";
-    else if (!Number.isFinite(scale.valueAsNumber)) wrong.textContent = "The scale is a number: 0 switches off, 1 changes nothing.";
-    else again({ edits: [...asked.edits, { layer: at.layer, cell: at.cell, scale: scale.valueAsNumber, positions: asked.everywhere || asked.position === null ? null : [asked.position] }] });
+    else if (!Number.isFinite(scale.valueAsNumber))
+      wrong.textContent = "The scale is a number: 0 switches off, 1 changes nothing.";
+    else
+      again({
+        edits: added(asked.edits, {
+          layer: at.layer,
+          cell: at.cell,
+          scale: scale.valueAsNumber,
+          positions: asked.everywhere || asked.position === null ? null : [asked.position],
+        }),
+      });
   };
-  return h("div", { class: "edits" },
-    asked.edits.length === 0 && h("p", { class: "soft small" }, "None. A cell’s coefficient is multiplied by the scale: 0 switches it off."),
-    h("ul", {}, asked.edits.map((edit, i) => {
-      const name = `L${edit.layer}.${edit.cell}`;
-      const by = h("input", { type: "number", step: "any", value: edit.scale, "aria-label": `Scale of ${name}`, onchange: () => Number.isFinite(by.valueAsNumber) && change(i, { scale: by.valueAsNumber }) });
-      const here = edit.positions ?? (asked.position === null ? [] : [asked.position]);
-      const where = h("select", { "aria-label": `Where ${name} is scaled`, onchange: () => change(i, { positions: where.value === "all" ? null : here }) },
-        h("option", { value: "here", selected: edit.positions !== null }, edit.positions ? `at ${counted(here.length, "token")} (${here.slice(0, 4).join(", ")}${here.length > 4 ? " …" : ""})` : "at this token"),
-        h("option", { value: "all", selected: edit.positions === null }, "everywhere"));
-      return h("li", {}, cellLink(edit.layer, edit.cell), h("span", {}, "×"), by, where, h("button", { type: "button", class: "plain", "aria-label": `Remove the edit of ${name}`, onclick: () => change(i, null) }, "✕"));
-    })),
-    h("form", { onsubmit: add }, h("label", { for: "edit-cell", class: "hidden" }, "Cell to edit"), which, h("span", {}, "×"), h("label", { for: "edit-scale", class: "hidden" }, "Scale"), scale, h("button", { type: "submit", class: "quiet" }, "Add")),
+  return h(
+    "div",
+    { class: "edits" },
+    asked.edits.length === 0 &&
+      h("p", { class: "soft small" }, "None. A cell’s coefficient is multiplied by the scale: 0 switches it off."),
+    h(
+      "ul",
+      {},
+      asked.edits.map((edit, i) => {
+        const name = `L${edit.layer}.${edit.cell}`;
+        const by = h("input", {
+          type: "number",
+          step: "any",
+          value: edit.scale,
+          "aria-label": `Scale of ${name}`,
+          onchange: () => Number.isFinite(by.valueAsNumber) && change(i, { scale: by.valueAsNumber }),
+        });
+        const here = edit.positions ?? (asked.position === null ? [] : [asked.position]);
+        const where = h(
+          "select",
+          {
+            "aria-label": `Where ${name} is scaled`,
+            onchange: () => change(i, { positions: where.value === "all" ? null : here }),
+          },
+          h(
+            "option",
+            { value: "here", selected: edit.positions !== null },
+            edit.positions
+              ? `at ${counted(here.length, "token")} (${here.slice(0, 4).join(", ")}${here.length > 4 ? " …" : ""})`
+              : "at this token",
+          ),
+          h("option", { value: "all", selected: edit.positions === null }, "everywhere"),
+        );
+        return h(
+          "li",
+          {},
+          cellLink(edit.layer, edit.cell),
+          h("span", {}, "×"),
+          by,
+          where,
+          h(
+            "button",
+            {
+              type: "button",
+              class: "plain",
+              "aria-label": `Remove the edit of ${name}`,
+              onclick: () => change(i, null),
+            },
+            "✕",
+          ),
+        );
+      }),
+    ),
+    h(
+      "form",
+      { onsubmit: add },
+      h("label", { for: "edit-cell", class: "hidden" }, "Cell to edit"),
+      which,
+      h("span", {}, "×"),
+      h("label", { for: "edit-scale", class: "hidden" }, "Scale"),
+      scale,
+      h("button", { type: "submit", class: "quiet" }, "Add"),
+    ),
     wrong,
-    asked.edits.length > 0 && h("div", { class: "controls" },
-      h("button", { type: "button", class: "quiet", onclick: () => save(wrong) }, "Save edits"),
-      h("button", { type: "button", class: "quiet", onclick: () => again({ edits: [] }) }, "Remove all")));
+    asked.edits.length > 0 &&
+      h(
+        "div",
+        { class: "controls" },
+        h("button", { type: "button", class: "quiet", onclick: () => save(wrong) }, "Save edits"),
+        h("button", { type: "button", class: "quiet", onclick: () => again({ edits: [] }) }, "Remove all"),
+      ),
+  );
 }
 
 /** Download the edits as the file that `keyhole.load(edits=…)` takes. @param {HTMLElement} said */
@@ -220,7 +514,7 @@ async function save(said) {
     const url = URL.createObjectURL(new Blob([JSON.stringify(file, null, 1) + "\n"], { type: "application/json" }));
     h("a", { href: url, download: "edits.json" }).click();
     setTimeout(() => URL.revokeObjectURL(url), 1000);
-    replace(said, "Saved. Apply it: ", h("code", {}, "keyhole.load(model, edits=\"edits.json\")"));
+    replace(said, "Saved. Apply it: ", h("code", {}, 'keyhole.load(model, edits="edits.json")'));
   } catch (error) {
     said.textContent = /** @type {Error} */ (error).message;
   }

@@ -13,19 +13,51 @@ const SNIPPET = 60;
 /** @param {import("./app.js").Place} place */
 export async function render({ run, query, signal }) {
   const asked = query.get("q") ?? "";
-  const field = h("input", { id: "q", type: "search", value: asked, placeholder: "a token, a phrase, or a cell such as L3.17", autocomplete: "off", spellcheck: "false", maxlength: 400 });
+  const field = h("input", {
+    id: "q",
+    type: "search",
+    value: asked,
+    placeholder: "a token, a phrase, or a cell such as L3.17",
+    autocomplete: "off",
+    spellcheck: "false",
+    maxlength: 400,
+  });
   const go = /** @param {Event} event */ (event) => {
     event.preventDefault();
     location.hash = `#/search?q=${encodeURIComponent(field.value)}`;
   };
   const said = h("div", { class: "results" });
   const phrases = h("div", { class: "results" });
-  const body = h("div", {},
+  const body = h(
+    "div",
+    {},
     h("h1", {}, "Search"),
-    h("form", { class: "controls big", role: "search", onsubmit: go }, h("label", { for: "q" }, "Token, phrase or cell"), field, h("button", { type: "submit" }, "Search")),
-    asked.trim() ? h("div", { class: "two even" },
-      h("section", { "aria-labelledby": "values-title" }, h("h2", { id: "values-title", class: "value" }, "Values that say it"), said),
-      h("section", { "aria-labelledby": "keys-title" }, h("h2", { id: "keys-title", class: "key" }, "Keys that fire on it"), phrases)) : examples());
+    h(
+      "form",
+      { class: "controls big", role: "search", onsubmit: go },
+      h("label", { for: "q" }, "Token, phrase or cell"),
+      field,
+      h("button", { type: "submit" }, "Search"),
+    ),
+    asked.trim()
+      ? h(
+          "div",
+          { class: "two even" },
+          h(
+            "section",
+            { "aria-labelledby": "values-title" },
+            h("h2", { id: "values-title", class: "value" }, "Values that say it"),
+            said,
+          ),
+          h(
+            "section",
+            { "aria-labelledby": "keys-title" },
+            h("h2", { id: "keys-title", class: "key" }, "Keys that fire on it"),
+            phrases,
+          ),
+        )
+      : examples(),
+  );
   const at = address(asked);
   if (at && at.layer < run.model.layers && (at.cell ?? 0) < run.model.cells) {
     location.replace(`#/L${at.layer}${at.cell === null ? "" : `/${at.cell}`}`);
@@ -44,9 +76,30 @@ export async function render({ run, query, signal }) {
 }
 
 function examples() {
-  return h("div", {},
-    h("p", {}, "A ", h("b", {}, "token"), " finds the values that promote it; a ", h("b", {}, "word or phrase"), " finds the keys whose triggers hold it; a ", h("b", {}, "cell’s address"), " opens it."),
-    h("p", { class: "soft" }, "Try ", ["freedom", "of the", "January"].map((word, i) => [i ? ", " : "", h("a", { href: `#/search?q=${encodeURIComponent(word)}` }, word)]).flat(), "."));
+  return h(
+    "div",
+    {},
+    h(
+      "p",
+      {},
+      "A ",
+      h("b", {}, "token"),
+      " finds the values that promote it; a ",
+      h("b", {}, "word or phrase"),
+      " finds the keys whose triggers hold it; a ",
+      h("b", {}, "cell’s address"),
+      " opens it.",
+    ),
+    h(
+      "p",
+      { class: "soft" },
+      "Try ",
+      ["freedom", "of the", "January"]
+        .map((word, i) => [i ? ", " : "", h("a", { href: `#/search?q=${encodeURIComponent(word)}` }, word)])
+        .flat(),
+      ".",
+    ),
+  );
 }
 
 // Tokens
@@ -77,34 +130,82 @@ export function meant(pieces, asked) {
 /** @param {HTMLElement} place @param {string} asked @param {string | null} wanted @param {data.Run} run @param {AbortSignal} signal */
 async function tokens(place, asked, wanted, run, signal) {
   if (!run.lens) {
-    replace(place, h("p", { class: "missing" }, "The values are not read yet. Read them: ", h("code", {}, "keyhole analyze RUN")));
+    replace(
+      place,
+      h("p", { class: "missing" }, "The values are not read yet. Read them: ", h("code", {}, "keyhole analyze RUN")),
+    );
     return;
   }
   const { pieces } = await data.vocabulary();
   const all = meant(pieces, asked);
   if (!all.length) {
-    replace(place, h("p", {}, "No token of this model is or holds ", token(asked), ". A longer word is made of several tokens: search for one of them."));
+    replace(
+      place,
+      h(
+        "p",
+        {},
+        "No token of this model is or holds ",
+        token(asked),
+        ". A longer word is made of several tokens: search for one of them.",
+      ),
+    );
     return;
   }
   const offered = all.slice(0, OFFERED);
   const speaking = await Promise.all(offered.map(async ({ id }) => (await data.tokens(id)).promoted[id]?.length ?? 0));
   const first = offered.findIndex(({ exact }, i) => exact && speaking[i] > 0);
-  const chosen = wanted !== null && pieces[Number(wanted)] !== undefined ? Number(wanted) : offered[first >= 0 ? first : 0].id;
-  const chips = offered.map(({ id }, i) => h("a", { class: "chip", href: `#/search?q=${encodeURIComponent(asked)}&token=${id}`, "aria-current": id === chosen ? "true" : null }, token(pieces[id]), h("span", { class: "soft small" }, whole(speaking[i]))));
+  const chosen =
+    wanted !== null && pieces[Number(wanted)] !== undefined ? Number(wanted) : offered[first >= 0 ? first : 0].id;
+  const chips = offered.map(({ id }, i) =>
+    h(
+      "a",
+      {
+        class: "chip",
+        href: `#/search?q=${encodeURIComponent(asked)}&token=${id}`,
+        "aria-current": id === chosen ? "true" : null,
+      },
+      token(pieces[id]),
+      h("span", { class: "soft small" }, whole(speaking[i])),
+    ),
+  );
   const page = await data.tokens(chosen);
-  replace(place,
+  replace(
+    place,
     h("nav", { class: "chips", "aria-label": "Tokens it may mean" }, chips),
-    all.length > offered.length && h("p", { class: "soft small" }, `${whole(all.length)} tokens hold it; the ${offered.length} nearest are offered.`),
+    all.length > offered.length &&
+      h(
+        "p",
+        { class: "soft small" },
+        `${whole(all.length)} tokens hold it; the ${offered.length} nearest are offered.`,
+      ),
     speakers("promote", pieces[chosen], page.promoted[chosen] ?? [], "say", signal),
-    speakers("demote", pieces[chosen], page.demoted[chosen] ?? [], "unsay", signal));
+    speakers("demote", pieces[chosen], page.demoted[chosen] ?? [], "unsay", signal),
+  );
 }
 
 /** @param {string} verb @param {string} piece @param {number[][]} cells @param {string} kind @param {AbortSignal} signal */
 function speakers(verb, piece, cells, kind, signal) {
   if (!cells.length) return h("p", {}, `No value has `, token(piece), ` among the tokens it ${verb}s most.`);
   const largest = Math.max(...cells.map((each) => Math.abs(each[2])));
-  return h("div", {}, h("h3", {}, `${counted(cells.length, "value")} ${cells.length === 1 ? `${verb}s` : verb} `, token(piece)),
-    listed(cells, ([layer, cell, logit, rank]) => h("li", {}, h("span", { class: "hit" }, cellLink(layer, cell), bar(Math.abs(logit) / largest, kind), h("span", { class: "num soft small" }, `${number(logit)}, rank ${rank}`)), preview(`L${layer}.${cell}`, signal, { triggers: 1, promoted: 5 }))));
+  return h(
+    "div",
+    {},
+    h("h3", {}, `${counted(cells.length, "value")} ${cells.length === 1 ? `${verb}s` : verb} `, token(piece)),
+    listed(cells, ([layer, cell, logit, rank]) =>
+      h(
+        "li",
+        {},
+        h(
+          "span",
+          { class: "hit" },
+          cellLink(layer, cell),
+          bar(Math.abs(logit) / largest, kind),
+          h("span", { class: "num soft small" }, `${number(logit)}, rank ${rank}`),
+        ),
+        preview(`L${layer}.${cell}`, signal, { triggers: 1, promoted: 5 }),
+      ),
+    ),
+  );
 }
 
 /**
@@ -142,10 +243,12 @@ function listed(items, show) {
  */
 export async function phrase(asked, run, tell, signal) {
   const all = [...new Set(words(asked))];
-  const lists = await Promise.all(all.map(async (word) => {
-    const page = await data.words(fnv1a(word) % run.words);
-    return Object.hasOwn(page.words, word) ? page.words[word] : [];
-  }));
+  const lists = await Promise.all(
+    all.map(async (word) => {
+      const page = await data.words(fnv1a(word) % run.words);
+      return Object.hasOwn(page.words, word) ? page.words[word] : [];
+    }),
+  );
   const unknown = all.filter((_, i) => !lists[i].length);
   if (!all.length || unknown.length) return tell({ hits: [], units: 0, read: 0, unknown, done: true });
   lists.sort((a, b) => a.length - b.length);
@@ -163,7 +266,9 @@ export async function phrase(asked, run, tell, signal) {
     if (signal.aborted) return;
     for (const unit of wanted) collect(hits, page[unit], asked.trim());
     read += wanted.length;
-    const sorted = [...hits.values()].sort((a, b) => b.count - a.count || b.sign - a.sign || a.layer - b.layer || a.cell - b.cell);
+    const sorted = [...hits.values()].sort(
+      (a, b) => b.count - a.count || b.sign - a.sign || a.layer - b.layer || a.cell - b.cell,
+    );
     tell({ hits: sorted, units: units.length, read, unknown, done: read === first.length });
   }
   if (!chunks.size) tell({ hits: [], units: 0, read: 0, unknown, done: true });
@@ -198,12 +303,18 @@ export function finder(text, asked) {
   /** @param {number} end */
   return (end) => {
     const length = characters ? characters.slice(0, end).join("").length : end;
-    const at = same ? low.lastIndexOf(needle, length - needle.length) : text.slice(0, length).toLowerCase().lastIndexOf(needle);
+    const at = same
+      ? low.lastIndexOf(needle, length - needle.length)
+      : text.slice(0, length).toLowerCase().lastIndexOf(needle);
     if (at < 0 || (same && length < needle.length)) return null;
     if (!same) return { before: "", match: asked, after: "" };
     const from = Math.max(0, at - SNIPPET);
     const to = at + needle.length;
-    return { before: (from ? "…" : "") + text.slice(from, at), match: text.slice(at, to), after: text.slice(to, Math.min(length, to + SNIPPET)) };
+    return {
+      before: (from ? "…" : "") + text.slice(from, at),
+      match: text.slice(at, to),
+      after: text.slice(to, Math.min(length, to + SNIPPET)),
+    };
   };
 }
 
@@ -211,14 +322,51 @@ export function finder(text, asked) {
 async function triggers(place, asked, run, signal) {
   /** @param {string} text */
   const quote = (text) => h("q", {}, h("bdi", {}, visible(text)));
-  await phrase(asked, run, (found) => {
-    const none = found.unknown.length ? found.unknown : [asked.trim()];
-    if (!found.hits.length && found.done) return replace(place, h("p", {}, "No trigger holds ", none.map((word, i) => [i ? ", " : "", quote(word)]).flat(), "."));
-    const partly = found.done ? (found.read < found.units ? `, among the first ${whole(found.read)} of ${whole(found.units)} texts` : "") : `; ${whole(found.read)} of ${whole(found.units)} texts read …`;
-    replace(place,
-      h("p", { class: "soft", role: "status" }, `${counted(found.hits.length, "cell")} with triggers that hold it${partly}${found.done ? "." : ""}`),
-      listed(found.hits, (hit) => h("li", {},
-        h("span", { class: "hit" }, cellLink(hit.layer, hit.cell), h("span", { class: "soft small" }, `${counted(hit.count, "trigger")}${hit.sign < 0 ? ", negative side" : ""}`)),
-        h("span", { class: "snippet" }, h("bdi", {}, visible(hit.before), h("mark", {}, visible(hit.match)), visible(hit.after))))));
-  }, signal);
+  await phrase(
+    asked,
+    run,
+    (found) => {
+      const none = found.unknown.length ? found.unknown : [asked.trim()];
+      if (!found.hits.length && found.done)
+        return replace(
+          place,
+          h("p", {}, "No trigger holds ", none.map((word, i) => [i ? ", " : "", quote(word)]).flat(), "."),
+        );
+      const partly = found.done
+        ? found.read < found.units
+          ? `, among the first ${whole(found.read)} of ${whole(found.units)} texts`
+          : ""
+        : `; ${whole(found.read)} of ${whole(found.units)} texts read …`;
+      replace(
+        place,
+        h(
+          "p",
+          { class: "soft", role: "status" },
+          `${counted(found.hits.length, "cell")} with triggers that hold it${partly}${found.done ? "." : ""}`,
+        ),
+        listed(found.hits, (hit) =>
+          h(
+            "li",
+            {},
+            h(
+              "span",
+              { class: "hit" },
+              cellLink(hit.layer, hit.cell),
+              h(
+                "span",
+                { class: "soft small" },
+                `${counted(hit.count, "trigger")}${hit.sign < 0 ? ", negative side" : ""}`,
+              ),
+            ),
+            h(
+              "span",
+              { class: "snippet" },
+              h("bdi", {}, visible(hit.before), h("mark", {}, visible(hit.match)), visible(hit.after)),
+            ),
+          ),
+        ),
+      );
+    },
+    signal,
+  );
 }

@@ -73,7 +73,8 @@ export function address(text) {
 export function number(value, digits = 3) {
   if (value === null || value === undefined) return "–";
   if (value !== 0 && Math.abs(value) < 1e-4) return value.toExponential(1).replaceAll("-", "−");
-  const text = Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en-US") : String(Number(value.toPrecision(digits)));
+  const text =
+    Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en-US") : String(Number(value.toPrecision(digits)));
   return text.replaceAll("-", "−");
 }
 

@@ -26,7 +26,10 @@ function trigger([c, unit, position, before, after, count, tokens, shades]) {
 export function cell(packed) {
   const found = { ...packed, triggers: packed.triggers.map(trigger), negative: packed.negative.map(trigger) };
   if (packed.histogram) {
-    const { edges: [lo, hi], counts } = packed.histogram;
+    const {
+      edges: [lo, hi],
+      counts,
+    } = packed.histogram;
     const edges = Array.from({ length: counts.length + 1 }, (_, i) => lo + ((hi - lo) * i) / counts.length);
     found.histogram = { ...packed.histogram, edges };
   }
@@ -40,7 +43,12 @@ export function cell(packed) {
  */
 export function tokens(packed, cells) {
   const side = (/** @type {Record<string, number[][]>} */ rows) =>
-    Object.fromEntries(Object.entries(rows).map(([token, list]) => [token, list.map(([place, ...rest]) => [Math.floor(place / cells), place % cells, ...rest])]));
+    Object.fromEntries(
+      Object.entries(rows).map(([token, list]) => [
+        token,
+        list.map(([place, ...rest]) => [Math.floor(place / cells), place % cells, ...rest]),
+      ]),
+    );
   return { promoted: side(packed.promoted), demoted: side(packed.demoted) };
 }
 
@@ -50,6 +58,11 @@ export function tokens(packed, cells) {
  * @returns {{units: Record<string, {text: string, cells: number[][]}>}} rows [layer, cell, end, sign]
  */
 export function units(packed, cells) {
-  const rows = (/** @type {number[][]} */ list) => list.map(([place, end, sign]) => [Math.floor(place / cells), place % cells, end, sign ?? 1]);
-  return { units: Object.fromEntries(Object.entries(packed.units).map(([unit, held]) => [unit, { text: held.text, cells: rows(held.cells) }])) };
+  const rows = (/** @type {number[][]} */ list) =>
+    list.map(([place, end, sign]) => [Math.floor(place / cells), place % cells, end, sign ?? 1]);
+  return {
+    units: Object.fromEntries(
+      Object.entries(packed.units).map(([unit, held]) => [unit, { text: held.text, cells: rows(held.cells) }]),
+    ),
+  };
 }

@@ -1,0 +1,620 @@
+"""The explorer in a real browser, served live and as exported files: every page opened, used, and asserted on."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+from conftest import CELLS, LAYERS, Site, opened, small
+
+import keyhole
+from keyhole import annotations, intervene, prompt, show, values
+from keyhole.web.search import bucket, words
+
+ROUTES = ["", "#/L1", "#/L1/7", "#/search?q=cat", "#/search", "#/prompt", "#/annotate", "#/annotate/L0/3"]
+UNLABELLED = """() => [...document.querySelectorAll('input, select, textarea, button, a, canvas, [role=img]')].filter(e =>
+  e.checkVisibility() && e.getAttribute('aria-hidden') !== 'true' && !e.closest('[aria-hidden=true]') &&
+  !(e.getAttribute('aria-label') || [...(e.labels ?? [])].some(l => l.textContent.trim()) || e.textContent.trim())).map(e => e.outerHTML)"""
+SIDEWAYS = "() => document.documentElement.scrollWidth - window.innerWidth"
+
+
+def until(page: Any, holds: str, arg: Any = None) -> None:
+    """Wait for an expression or function of the page; Playwright's own way would need eval, which the policy forbids."""
+    end = time.monotonic() + 15
+    while not page.evaluate(holds, arg):
+        assert time.monotonic() < end, f"never came true: {holds} {arg}"
+        page.wait_for_timeout(20)
+
+
+def titled(page: Any, start: str) -> None:
+    until(page, "start => document.title.startsWith(start)", start)
+
+
+def go(page: Any, site: Site, route: str) -> None:
+    """To another route, until its page stands there."""
+    page.wait_for_selector("main h1")
+    page.evaluate("document.querySelector('main h1').classList.add('old')")
+    page.goto(site.url + route)
+    page.wait_for_selector("main h1:not(.old)")
+
+
+@cache
+def lively(run: keyhole.Run, layer: int) -> int:
+    """A cell whose both sides are full of triggers."""
+    full = (run.units[layer] >= 0).all(1) & (run.units_negative[layer] >= 0).all(1)
+    return int(np.flatnonzero(full)[3])
+
+
+def cell_address(page: Any) -> str:
+    return str(page.locator("h1").inner_text()).split()[0]
+
+
+# All pages
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_opens_in_both_schemes_and_on_a_phone(browser: Any, site: Site, scheme: str) -> None:
+    for width in (1280, 360):
+        size = {"width": width, "height": 740}
+        with opened(browser, site.url, viewport=size, color_scheme=scheme) as page:
+            page.wait_for_selector(".card .promotes")
+            paper = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+            assert (paper == "rgb(24, 24, 22)") == (scheme == "dark")
+            for route in ROUTES:
+                page.goto(site.url + route)
+                page.wait_for_timeout(80)
+                until(page, "!document.querySelector('main').hasAttribute('aria-busy')")
+                assert page.locator("h1").count() == 1
+                assert page.evaluate(SIDEWAYS) <= 0, (route, width)
+                assert page.evaluate(UNLABELLED) == [], route
+                assert page.title().endswith("Keyhole")
+                levels = page.evaluate("[...document.querySelectorAll('h1,h2,h3,h4')].map(h => Number(h.tagName[1]))")
+                assert levels[0] == 1
+
+
+def test_title_and_focus_follow_the_reader(page: Any, site: Site) -> None:
+    page.wait_for_selector(".card")
+    assert page.title() == "Overview · tiny-gpt2 · Keyhole"
+    page.get_by_role("link", name="Layers").click()
+    page.wait_for_selector("table.cells")
+    assert page.title().startswith("Layer 0")
+    assert page.evaluate("document.activeElement.tagName") == "H1"
+    assert page.locator("nav [aria-current=page]").inner_text() == "Layers"
+    page.go_back()
+    page.wait_for_selector(".card")
+    assert page.title().startswith("Overview")
+
+
+def test_keyboard(page: Any, site: Site) -> None:
+    go(page, site, "#/L0/5")
+    for key, address in (("j", "L0.6"), ("ArrowRight", "L0.7"), ("k", "L0.6"), ("ArrowLeft", "L0.5")):
+        page.keyboard.press(key)
+        titled(page, address)
+    page.keyboard.press("?")
+    assert page.get_by_role("dialog").is_visible()
+    page.keyboard.press("Escape")
+    assert not page.get_by_role("dialog").is_visible()
+    page.keyboard.press("/")
+    page.keyboard.type("jr?")
+    assert page.locator("#find").input_value() == "jr?"
+    assert cell_address(page) == "L0.5"
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("r")
+    until(page, "!document.title.startsWith('L0.5 ')")
+    assert page.title().startswith("L")
+
+
+def test_first_cell_follows_the_last(page: Any, site: Site) -> None:
+    go(page, site, f"#/L{LAYERS - 1}/{CELLS - 1}")
+    page.keyboard.press("j")
+    titled(page, "L0.0 ")
+
+
+@pytest.mark.parametrize("route", ["#/L99", f"#/L0/{CELLS}", "#/nowhere", "#/__proto__", "#/L0/1/2"])
+def test_what_is_not_there_is_said(page: Any, site: Site, route: str) -> None:
+    go(page, site, route)
+    assert page.get_by_role("alert").inner_text().startswith("There is no")
+
+
+def test_colours_have_contrast(page: Any, site: Site) -> None:
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        colours = page.evaluate(
+            "names => Object.fromEntries(names.map(n => [n, getComputedStyle(document.documentElement).getPropertyValue('--' + n).trim()]))",
+            ["paper", "wash", "text", "soft", "keytext", "valuetext", "yes", "no", "maybe", "agree"],
+        )
+        every = ["text", "soft", "keytext", "valuetext", "yes", "no", "maybe"]
+        for ground, inks in (("paper", every), ("wash", ["text", "soft"]), ("agree", ["text"])):
+            for ink in inks:
+                assert contrast(colours[ground], colours[ink]) >= 4.5, (scheme, ground, ink)
+
+
+def contrast(one: str, other: str) -> float:
+    """The ratio of WCAG 2."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    dark, bright = sorted((luminance(one), luminance(other)))
+    return (bright + 0.05) / (dark + 0.05)
+
+
+# Overview
+
+
+def test_overview_leads_to_a_cell(page: Any, site: Site) -> None:
+    page.wait_for_selector(".card .promotes")
+    card = page.locator(".card").first
+    address = card.locator("b").first.inner_text()
+    card.click()
+    page.wait_for_selector(".cellpage")
+    assert cell_address(page) == address
+
+
+def test_map_by_keyboard_and_pointer(page: Any, site: Site) -> None:
+    page.locator("#map-title").scroll_into_view_if_needed()
+    plane = page.locator(".plane")
+    plane.wait_for()
+    plane.focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    readout = page.locator(".readout")
+    assert readout.inner_text().startswith("L1.2 ")
+    page.wait_for_selector(".readout .promotes")
+    page.select_option("#measure", "activity")
+    stats = site.run.stats
+    share = stats.active_fraction[1, 2]
+    assert f"{share:.0%}"[:-1] in readout.inner_text()
+    page.select_option("#ordering", "sorted")
+    box = plane.bounding_box()
+    page.mouse.move(box["x"] + 1, box["y"] + 2)
+    strongest = readout.locator("b").inner_text()
+    layer, cell = (int(part) for part in strongest[1:].split("."))
+    step = (stats.active_fraction.max() - stats.active_fraction.min()) / 254
+    assert layer == 0
+    assert stats.active_fraction[layer, cell] >= stats.active_fraction[layer].max() - step
+    page.mouse.down()
+    page.mouse.up()
+    page.wait_for_selector(".cellpage")
+    assert cell_address(page) == strongest
+
+
+def test_figures_are_drawn_with_verdicts(page: Any, site: Site) -> None:
+    page.locator("#figures-title").scroll_into_view_if_needed()
+    page.wait_for_selector(".plot svg")
+    assert page.locator(".finding").count() > 1
+    assert page.locator(".verdict .badge").count() > 0
+
+
+# Layer
+
+
+def test_layer_sorts_filters_and_keeps_few_rows(page: Any, site: Site) -> None:
+    go(page, site, "#/L1")
+    rows = page.locator("tbody tr:not(.space)")
+    assert 5 < rows.count() < 60 < CELLS
+    head = page.get_by_role("columnheader", name="Fires on")
+    head.get_by_role("button").click()
+    assert head.get_attribute("aria-sort") == "descending"
+    active = site.run.stats.active_fraction[1]
+    first = int(rows.first.locator("a").inner_text().split(".")[1])
+    assert active[first] == pytest.approx(active.max(), rel=1e-3)
+    head.get_by_role("button").click()
+    assert head.get_attribute("aria-sort") == "ascending"
+    first = int(rows.first.locator("a").inner_text().split(".")[1])
+    assert active[first] == pytest.approx(active.min(), rel=1e-3)
+    assert page.locator("[aria-sort=ascending], [aria-sort=descending]").count() == 1
+    page.locator(".cellbox").evaluate("box => box.scrollTop = box.scrollHeight")
+    until(page, f"[...document.querySelectorAll('tbody tr')].at(-1).ariaRowIndex === '{CELLS + 1}'")
+    assert rows.count() < 60
+
+    said = values.Values(site.run, "raw").top_tokens[1, :, :3]
+    piece = site.run.vocabulary.piece(int(said[9, 0])).strip()
+    page.get_by_label("Filter").fill(piece)
+    wanted = page.locator("p[role=status]").inner_text()
+    shown = int(wanted.split()[0])
+    assert 0 < shown <= CELLS
+    assert "filter=" in page.url
+    url, title = page.url, page.title()
+    page.reload()
+    until(page, "title => document.title === title", title)
+    assert page.url == url
+    assert page.locator("p[role=status]").inner_text() == wanted
+    page.get_by_label("Filter").fill("")
+    page.get_by_label("agreement above 0").check()
+    agreeing = int(page.locator("p[role=status]").inner_text().split()[0])
+    assert agreeing == agreeing_cells(site.run, 1)
+    page.get_by_label("hide dead").check()
+    assert page.locator("tbody tr.dead").count() == 0
+
+
+def agreeing_cells(run: keyhole.Run, layer: int) -> int:
+    top = values.Values(run, "raw").top_tokens[layer, :, 0]
+    return sum(any(t.next_id == top[cell] for t in run.triggers(layer, cell)) for cell in range(run.cells))
+
+
+def test_a_row_opens_its_cell(page: Any, site: Site) -> None:
+    go(page, site, "#/L1?sort=cell&order=up")
+    page.locator("tbody tr", has_text="L1.3").first.locator("td").nth(4).click()
+    page.wait_for_selector(".cellpage")
+    assert cell_address(page) == "L1.3"
+
+
+# Cell
+
+
+def test_cell_shows_its_key_and_value(page: Any, site: Site) -> None:
+    number = lively(site.run, 1)
+    go(page, site, f"#/L1/{number}")
+    cell = site.run.cell(1, number)
+    triggers = cell.triggers
+    lists = page.locator(".triggerlist")
+    assert lists.first.locator("li").count() == len(triggers)
+    assert lists.nth(1).locator("li").count() == len(cell.triggers_negative)
+    last = lists.first.locator(".last").first.text_content()
+    assert last.strip("␣") == show.printable(triggers[0].tokens[-1].strip())
+    assert page.locator(".warm, .cold").count() > 0, "tokens are shaded"
+    said = values.Values(site.run, "raw")
+    pieces = [show.printable(each.piece).strip() for each in said.promoted(1, number, 12)]
+    shown = [
+        text.strip("␣") for text in page.locator(".said").first.locator("li:not([hidden]) .token").all_text_contents()
+    ]
+    assert [p for p in shown if p] == [p for p in pieces if p]
+    page.locator(".valueside .more").first.click()
+    assert page.locator(".said").first.locator("li:not([hidden])").count() == 30
+    page.get_by_role("button", name="norm").click()
+    assert page.get_by_role("button", name="norm").get_attribute("aria-pressed") == "true"
+    assert "lens norm" in page.locator(".valueside").inner_text()
+    assert page.locator("svg.histogram rect").count() > 10
+    page.get_by_role("button", name="whole").click()
+    assert page.locator(".aligned").count() == 0
+    page.reload()
+    page.wait_for_selector(".triggerlist")
+    assert page.locator(".aligned").count() == 0, "the choice is remembered"
+
+
+def test_shades_are_the_coefficients(page: Any, site: Site) -> None:
+    """The last token of the strongest trigger has the largest coefficient of all, so it is darkest."""
+    cell = site.run.cell(0, lively(site.run, 0))
+    go(page, site, f"#/L0/{cell.index}")
+    shades = (
+        page.locator(".triggerlist")
+        .first.locator(".last")
+        .evaluate_all("all => all.map(each => parseFloat(each.style.getPropertyValue('--s')))")
+    )
+    coefficients = [trigger.coefficient for trigger in cell.triggers]
+    largest = max(abs(t.coefficient) for t in cell.triggers + cell.triggers_negative)
+    for shade, coefficient in zip(shades, coefficients, strict=True):
+        assert shade == pytest.approx(100 * coefficient / largest, abs=2.5)
+
+
+def test_similar_cells_are_links(page: Any, site: Site) -> None:
+    go(page, site, f"#/L1/{lively(site.run, 1)}")
+    link = page.locator(".alike a").first
+    link.scroll_into_view_if_needed()
+    page.wait_for_selector(".alike .promotes")
+    address = link.inner_text()
+    link.click()
+    titled(page, address)
+
+
+def test_a_dead_cell_says_so(page: Any, site: Site) -> None:
+    dead = site.run.dead
+    assert dead, "the random model has none"
+    go(page, site, "#/" + dead[0].replace(".", "/"))
+    assert "Dead" in page.locator(".lead").inner_text()
+    assert page.locator(".triggerlist").first.locator("li").count() == 0
+
+
+def test_hostile_text_is_shown_not_run(page: Any, site: Site) -> None:
+    """Every cell's texts on one site, many cells: nothing of them becomes an element, a dialog or a direction."""
+    seen = ""
+    for cell in range(0, CELLS, 8):
+        page.goto(f"{site.url}#/L1/{cell}")
+        titled(page, f"L1.{cell} ")
+        assert (
+            page.locator("main script, main img, main iframe, main [onerror], main [onload], main [style*=url]").count()
+            == 0
+        )
+        seen += page.locator("main").text_content()
+    assert "<script>alert(1)</sc" in seen
+    assert "onerror=alert(1)" in seen
+    assert not set(seen) & set("\u202e\u2066\x1b\x00")
+    assert "�" in seen
+
+
+def test_tokens_of_any_kind_stay_in_their_place(browser: Any, live: Site) -> None:
+    pieces = ["<b>x</b>", "שלום", "\u202eevil", "w" * 5000, "\n\n", " ", "", "\ue000", "&lt;", "𝔘" * 300]
+    with opened(browser, live.url, viewport={"width": 360, "height": 700}) as page:
+        page.wait_for_selector("main h1")
+        shown = page.evaluate(
+            """async pieces => {
+              const parts = await import('./static/parts.js');
+              const main = document.querySelector('main');
+              const trigger = { c: 1, unit: 0, position: 5, count: 1, tokens: pieces, at: 5, cut: [1, 1] };
+              main.replaceChildren(parts.line(trigger), ...pieces.map(piece => parts.token(piece)));
+              return [...main.querySelectorAll('.token')].map(token => token.textContent);
+            }""",
+            pieces,
+        )
+        assert shown[:3] == ["<b>x</b>", "שלום", "�evil"]
+        assert shown[4:9] == ["⏎⏎", "␣", "(empty)", "�", "&lt;"]
+        assert page.evaluate(SIDEWAYS) <= 0
+        assert page.locator("main b").count() == 0
+
+
+# Search
+
+
+@pytest.mark.parametrize("piece", ["a", "T", "<"])
+def test_search_for_a_token(page: Any, site: Site, piece: str) -> None:
+    token = token_id(site.run, piece)
+    said = values.Values(site.run, "raw")
+    go(page, site, f"#/search?q={quote(piece)}&token={token}")
+    page.wait_for_selector(".results .chip")
+    for place, (verb, speakers) in enumerate((("promote", said.promoting(token)), ("demote", said.demoting(token)))):
+        if not speakers:
+            assert f"among the tokens it {verb}s most" in page.locator(".results").first.inner_text()
+            continue
+        heading = page.locator(".results h3", has_text=verb).inner_text()
+        assert heading.startswith(f"{len(speakers)} value")
+        assert (
+            page.locator(".results").first.locator(".hits").nth(place).locator("a").first.inner_text()
+            == speakers[0].address
+        )
+
+
+def token_id(run: keyhole.Run, piece: str) -> int:
+    return next(token for token in range(len(run.vocabulary)) if run.vocabulary.piece(token) == piece)
+
+
+@pytest.mark.parametrize("asked", ["cat number 7", "LOOKED on", "l’été", "script alert", "constructor", "שלום"])
+def test_search_for_a_phrase(page: Any, site: Site, asked: str) -> None:
+    """Against every trigger's own text."""
+    go(page, site, f"#/search?q={quote(asked)}")
+    until(
+        page,
+        "() => { const p = document.querySelectorAll('.results')[1]?.querySelector('p'); return p && !/…$/.test(p.textContent); }",
+    )
+    said = page.locator(".results").nth(1)
+    found: Counter[str] = Counter()
+    for name, text in texts(site.run):
+        found[name] += asked.lower() in text
+    found = +found
+    if not found:
+        assert said.inner_text().startswith("No trigger holds")
+        return
+    assert said.locator("p").first.inner_text().startswith(f"{len(found):,} cell")
+    top = said.locator(".hits li").first
+    address, count = top.locator("a").inner_text(), int(top.locator(".small").inner_text().split()[0])
+    assert count == max(found.values())
+    assert count in (found[address], found["−" + address])
+    assert asked.lower() in top.locator("mark").inner_text().lower()
+
+
+@cache
+def texts(run: keyhole.Run) -> list[tuple[str, str]]:
+    """Every trigger's cell, with a minus on the negative side, and its unit's text up to its last token, lower-cased."""
+    known: dict[tuple[int, int], str] = {}
+    found = []
+    for side, name in (("", ""), ("_negative", "−")):
+        units, positions = getattr(run, f"units{side}"), getattr(run, f"positions{side}")
+        for (layer, cell, _), unit in np.ndenumerate(units):
+            if unit < 0:
+                continue
+            at = (int(unit), int(positions[layer, cell, _]))
+            if at not in known:
+                known[at] = run.vocabulary.text(list(run.unit_tokens(at[0]))[: at[1] + 1]).lower()
+            found.append((f"{name}L{layer}.{cell}", known[at]))
+    return found
+
+
+def test_search_for_an_address(page: Any, site: Site) -> None:
+    page.wait_for_selector("#find")
+    page.locator("#find").fill("l1.5")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".cellpage")
+    assert cell_address(page) == "L1.5"
+    page.goto(f"{site.url}#/search?q=L0.9")
+    titled(page, "L0.9")
+
+
+def test_words_are_the_same_on_both_sides(page: Any, site: Site) -> None:
+    texts = ["Don't stop, l’été 42nd ÆTHER", "日本語 ΟΔΟΣ İstanbul", "x_y <b>𝔘</b>", "नमस्ते दुनिया", "..."]
+    found = page.evaluate(
+        "async texts => { const t = await import('./static/text.js'); return texts.map(x => t.words(x).map(w => [w, t.fnv1a(w) % 64])); }",
+        texts,
+    )
+    assert found == [[[word, bucket(word, 64)] for word in words(text)] for text in texts]
+
+
+def test_signs_are_the_same_on_both_sides(page: Any, site: Site) -> None:
+    texts = ["a\nb\r\tc", "\u202eevil\u2066\x1b[31m\x00", "\ue000\u200d\u00ad", "plain ␣ text"]
+    found = page.evaluate(
+        "async texts => { const t = await import('./static/text.js'); return texts.map(t.visible); }", texts
+    )
+    assert found == [show.printable(text) for text in texts]
+
+
+# Prompt
+
+
+def ask(page: Any, site: Site, text: str) -> None:
+    go(page, site, "#/prompt")
+    page.get_by_label("Text").fill(text)
+    page.get_by_role("button", name="Read").click()
+    page.wait_for_selector(".layers > li")
+
+
+def predicted(page: Any, which: int) -> list[str]:
+    shown: list[str] = page.locator(".predictions > div").nth(which).locator(".said .num").all_inner_texts()
+    return shown
+
+
+def percent(p: float) -> str:
+    share = p * 100
+    return f"{share:.0f} %" if share >= 10 else f"{share:.1f} %" if share >= 1 else f"{share:.2f} %"
+
+
+def test_prompt_shows_what_the_model_reads(live_page: Any, live: Site) -> None:
+    page = live_page
+    ask(page, live, "The cat sat")
+    view = prompt.read(small(), "The cat sat").to_json()
+    assert page.locator("button.chip").count() == len(view["tokens"])
+    assert predicted(page, 0) == [percent(p) for _, p in view["original"]]
+    assert page.locator(".layers > li").count() == LAYERS
+    first = page.locator(".layers > li").first.locator(".contributions li").first
+    assert first.locator("a").inner_text() == f"L0.{view['layers'][0]['effective'][0]['cell']}"
+    page.locator("button.chip").nth(2).click()
+    until(page, "document.querySelectorAll('button.chip')[2].getAttribute('aria-pressed') === 'true'")
+    view = prompt.read(small(), "The cat sat", position=2).to_json()
+    assert predicted(page, 0) == [percent(p) for _, p in view["original"]]
+
+
+def test_prompt_with_cells_switched_off(live_page: Any, live: Site, tmp_path: Path) -> None:
+    page = live_page
+    ask(page, live, "The dog looked")
+    original = predicted(page, 0)
+    row = page.locator(".layers > li").nth(1).locator(".contributions li").first
+    cell = int(row.locator("a").inner_text().split(".")[1])
+    row.get_by_role("button").click()
+    page.wait_for_selector(".edits li")
+    position = len(prompt.read(small(), "The dog looked").to_json()["tokens"]) - 1
+    edits = [intervene.Edit(1, cell, 0.0, (position,))]
+    view = prompt.read(small(), "The dog looked", edits=edits).to_json()
+    until(page, "document.querySelectorAll('.predictions > div')[1].querySelectorAll('.said li').length > 0")
+    assert predicted(page, 0) == original
+    assert predicted(page, 1) == [percent(p) for _, p in view["prediction"]]
+
+    page.get_by_label(f"Scale of L1.{cell}").fill("-2")
+    page.get_by_label(f"Scale of L1.{cell}").press("Enter")
+    page.get_by_label(f"Where L1.{cell} is scaled").select_option("all")
+    edits = [intervene.Edit(1, cell, -2.0, None)]
+    view = prompt.read(small(), "The dog looked", edits=edits).to_json()
+    wanted = [percent(p) for _, p in view["prediction"]]
+    until(
+        page,
+        "wanted => [...document.querySelectorAll('.predictions > div')[1].querySelectorAll('.num')].map(e => e.innerText).join() === wanted",
+        ",".join(wanted),
+    )
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save edits").click()
+    file = tmp_path / "edits.json"
+    download.value.save_as(file)
+    assert intervene.read(file, small()) == edits
+
+    page.locator(".edits li a").click()  # a look at the cell, and back: nothing is lost
+    page.wait_for_selector(".cellpage")
+    page.go_back()
+    page.wait_for_selector(".edits li")
+    page.get_by_role("button", name=f"Remove the edit of L1.{cell}").click()
+    until(page, "!document.querySelector('.edits li')")
+    assert predicted(page, 0) == original
+
+
+def test_prompt_errors_are_said(browser: Any, live: Site) -> None:
+    with opened(browser, live.url, refused=["api/prompt"]) as page:
+        go(page, live, "#/prompt")
+        page.get_by_label("Text").fill("too long " * 400)
+        page.get_by_role("button", name="Read").click()
+        assert "tokens" in page.get_by_role("alert").inner_text()
+        page.get_by_label("Text").fill("The cat")
+        page.get_by_role("button", name="Read").click()
+        page.wait_for_selector(".layers > li")
+        page.get_by_label("Cell to edit").fill("here")
+        page.get_by_role("button", name="Add").click()
+        assert "L3.17" in page.locator(".edits").inner_text()
+        page.get_by_label("Cell to edit").fill("L77.1")
+        page.get_by_role("button", name="Add").click()
+        assert "L77.1" in page.get_by_role("alert").inner_text()
+
+
+def test_exported_pages_say_what_needs_the_model(browser: Any, exported: Site) -> None:
+    with opened(browser, exported.url + "#/prompt") as page:
+        page.wait_for_selector(".missing")
+        assert "keyhole serve" in page.locator("main").inner_text()
+        go(page, exported, "#/annotate")
+        titled(page, "Annotate")
+        assert "keyhole serve" in page.locator("main").inner_text()
+        go(page, exported, "#/L0/3")
+        assert page.locator("textarea").count() == 0
+
+
+# What people write
+
+
+def test_annotating_loses_nothing(live_page: Any, live: Site) -> None:
+    page, cell = live_page, lively(live.run, 0)
+    go(page, live, f"#/annotate/L0/{cell}")
+    page.get_by_label("Your name").fill("Ann <b>")
+    page.get_by_role("button", name="Start").click()
+    assert page.locator("#annotator:invalid").count() == 1, "such a name is no file's name"
+    page.get_by_label("Your name").fill("Ann")
+    page.get_by_role("button", name="Start").click()
+    page.wait_for_selector(".marks")
+    boxes = page.locator(".marks input")
+    assert boxes.count() == len(live.run.triggers(0, cell))
+    save = page.get_by_role("button", name="Save, next")
+    assert save.is_disabled()
+    boxes.nth(0).check()
+    boxes.nth(2).check()
+    page.get_by_label("What they share").fill("a <i>shape</i>")
+    assert save.is_disabled(), "two triggers are no pattern"
+    page.reload()
+    page.wait_for_selector(".marks")
+    assert page.get_by_label("What they share").input_value() == "a <i>shape</i>"
+    assert [i for i in range(boxes.count()) if boxes.nth(i).is_checked()] == [0, 2]
+    boxes.nth(5).check()
+    page.get_by_label("semantic").check()
+    page.get_by_role("button", name="Another pattern").click()
+    for i in (1, 2, 3):
+        boxes.nth(i).check()
+    page.get_by_label("What they share").nth(1).fill("another")
+    assert page.locator(".marks li").nth(2).locator(".tag").all_inner_texts() == ["A", "B"]
+    save.click()
+    until(page, f"!document.title.startsWith('Annotate L0.{cell} ')")
+    page.wait_for_selector(".marks")
+    (saved,) = [each for each in annotations.read(live.run) if each.annotator == "ann"]
+    assert saved.to_json() == {
+        "annotator": "ann",
+        "layer": 0,
+        "cell": cell,
+        "skipped": False,
+        "patterns": [
+            {"triggers": [0, 2, 5], "description": "a <i>shape</i>", "kind": "semantic"},
+            {"triggers": [1, 2, 3], "description": "another", "kind": "shallow"},
+        ],
+    }
+    address = page.title().split()[1]
+    page.get_by_role("button", name="Skip").click()
+    until(page, "address => !document.title.startsWith('Annotate ' + address)", address)
+    page.wait_for_selector(".marks")
+    assert sum(each.skipped for each in annotations.read(live.run)) == 1
+    go(page, live, f"#/L0/{cell}")
+    page.wait_for_selector("#note")
+    assert "a <i>shape</i>" in page.locator(".written").inner_text()
+    page.goto(live.url + "#/")
+    page.locator("#map-title").scroll_into_view_if_needed()
+    page.wait_for_selector(".plane")
+    page.select_option("#measure", "pattern")
+    assert page.locator(".kind").all_inner_texts() == ["none", "shallow", "semantic", "both"]
+
+
+def test_notes_are_kept(live_page: Any, live: Site) -> None:
+    page = live_page
+    go(page, live, "#/L1/11")
+    page.get_by_label("A note on L1.11").fill("fires on <cats>")
+    page.wait_for_selector("text=Saved.")
+    assert annotations.notes(live.run)["L1.11"] == "fires on <cats>"
+    page.reload()
+    page.wait_for_selector("#note")
+    assert page.get_by_label("A note on L1.11").input_value() == "fires on <cats>"
