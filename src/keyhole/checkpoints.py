@@ -13,13 +13,7 @@ from typing import Any
 import torch
 
 from .errors import MissingExtra, ModelError, UnsafeCheckpoint
-
-
-def cache_dir() -> Path:
-    """Where converted models are kept: $KEYHOLE_CACHE, or a folder in the user's cache."""
-    if chosen := os.environ.get("KEYHOLE_CACHE"):
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "keyhole"
+from .store import cache_dir
 
 
 def read(

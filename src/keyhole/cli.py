@@ -452,10 +452,10 @@ def demo(
     from . import show as text
 
     parts.check_installed()
-    from .checkpoints import cache_dir
     from .engine import scan as run_scan
     from .progress import Bar, Stages
     from .run import Run
+    from .store import cache_dir
 
     if out.exists() and not force:
         run = Run(out)

@@ -6,14 +6,20 @@ that one chart follows the reader's light or dark.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import math
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
+from importlib import metadata
 from typing import Any
 
 import altair as alt
 import vl_convert
 
+from . import store
 from .verdicts import Row, Rows, main_lens, present, wilson
 
 Chart = alt.LayerChart
@@ -435,6 +441,32 @@ def spec(chart: Chart, *, page: bool = False) -> dict[str, Any]:
     if page:
         made |= {"width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
     return made
+
+
+def bundle() -> str:
+    """Vega, Vega-Lite and Vega-Embed as one script. Making it takes seconds, during which Python stands still: it is kept in
+    the cache folder, where there is one."""
+    with _bundling:
+        return _bundle()
+
+
+_bundling = threading.Lock()
+
+
+@cache
+def _bundle() -> str:
+    made_by = f"{metadata.version('vl-convert-python')}-{vega_lite()}"
+    kept = store.cache_dir() / f"vega-{made_by}.js"
+    with contextlib.suppress(OSError, ValueError):
+        text, _, ending = kept.read_text("utf-8").rpartition("\n")
+        if ending == f"// {hashlib.sha256(text.encode()).hexdigest()}":
+            return text
+    text = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=vega_lite())).replace("\r", "")
+    ending = f"// {hashlib.sha256(text.encode()).hexdigest()}"
+    with contextlib.suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        store.replace_file(kept, lambda file: file.write(f"{text}\n{ending}".encode()))
+    return text
 
 
 def vega_lite() -> str:

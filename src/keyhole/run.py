@@ -261,7 +261,7 @@ class Run:
             tokens=[self.vocabulary.piece(i) for i in prefix],
             prefix=self.vocabulary.text(prefix),
             next_token=None if next_id is None else self.vocabulary.piece(next_id),
-            count=self.count(unit, position),
+            count=int(self.counts(np.array([unit]), np.array([position]))[0]),
             ids=prefix,
             next_id=next_id,
         )
@@ -304,14 +304,16 @@ class Run:
         """Where the window of a position starts: 0, unless the unit is longer than the context."""
         return position // self.room * self.room
 
-    def count(self, unit: int, position: int) -> int:
-        """How often a prefix occurs in the corpus."""
-        token = int(self._corpus["unit_offsets"][unit]) + position
-        repeated = self._corpus["repeated_tokens"]
-        at = int(np.searchsorted(repeated, token))
-        if at < len(repeated) and repeated[at] == token:
-            return int(self._corpus["repeated_counts"][at])
-        return 1
+    def counts(self, units: npt.NDArray[Any], positions: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        """How often each of these prefixes occurs in the corpus."""
+        tokens = self.unit_offsets[units] + positions
+        repeated, counts = self._corpus["repeated_tokens"], self._corpus["repeated_counts"]
+        found = np.ones(len(tokens), np.int64)
+        if len(repeated):
+            at = np.minimum(np.searchsorted(repeated, tokens), len(repeated) - 1)
+            again = repeated[at] == tokens
+            found[again] = counts[at[again]]
+        return found
 
     def table(self, name: str) -> list[dict[str, Any]]:
         """A table an analysis filled, as rows."""

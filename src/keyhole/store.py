@@ -173,6 +173,16 @@ def disk_errors(what: Path) -> Iterator[None]:
         raise
 
 
+# Beside the runs
+
+
+def cache_dir() -> Path:
+    """Where what can be made again is kept, converted models and the charts' script: $KEYHOLE_CACHE, or a folder in the user's cache."""
+    if chosen := os.environ.get("KEYHOLE_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "keyhole"
+
+
 # Building a run
 
 
@@ -348,8 +358,7 @@ def load_array(path: Path, name: str) -> Array:
         import mmap
 
         mapped.madvise(mmap.MADV_RANDOM)
-    assert isinstance(array, np.ndarray)
-    return array
+    return np.asarray(array)  # as a plain array: slices of a memmap are slow to make
 
 
 def report_file(path: Path) -> Path:

@@ -22,7 +22,7 @@ import pytest
 from starlette.testclient import TestClient
 
 import keyhole
-from keyhole import cli
+from keyhole import cli, figures
 from keyhole.errors import ModelError, UsageError
 from keyhole.web import app as web
 from keyhole.web import guard, live, serve
@@ -90,6 +90,28 @@ def test_the_page_and_its_files(client: TestClient) -> None:
     if "index.html" in web.static_files():
         assert client.get("/").text == client.get("/index.html").text
         assert client.get("/").headers["content-type"] == "text/html; charset=utf-8"
+
+
+def test_the_charts_script_is_kept_and_a_changed_one_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def make(snippet: str, **options: object) -> str:
+        made.append(snippet)
+        return f"let drawn = {len(made)};\r\n"
+
+    monkeypatch.setattr("vl_convert.javascript_bundle", make)
+    monkeypatch.setenv("KEYHOLE_CACHE", str(tmp_path / "cache"))
+    again = figures._bundle.__wrapped__
+    assert [again(), again()] == ["let drawn = 1;\n"] * 2
+    (file,) = (tmp_path / "cache").iterdir()
+    for damaged in (file.read_text().replace("drawn", "stolen"), "", "\n"):
+        file.write_text(damaged)
+        assert again() == f"let drawn = {len(made)};\n"
+    assert len(made) == 4
+    monkeypatch.setenv("KEYHOLE_CACHE", str(file / "no folder"))
+    assert again() == "let drawn = 5;\n"
 
 
 def test_what_the_browser_has_is_not_sent_again(client: TestClient) -> None:

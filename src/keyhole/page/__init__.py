@@ -14,13 +14,11 @@ import os
 import platform
 import re
 from dataclasses import dataclass, field
-from functools import cache
 from importlib import metadata, resources
 from typing import Any
 
 import altair
 import jinja2
-import vl_convert
 from markupsafe import Markup
 
 from .. import __version__, figures, paper, show, verdicts
@@ -94,11 +92,9 @@ def _file(name: str) -> str:
     return (resources.files(__name__) / name).read_text("utf-8")
 
 
-@cache
 def _bundle() -> str:
-    """Vega, Vega-Lite and Vega-Embed as one script, safe inside a page's script element."""
-    code = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=figures.vega_lite()))
-    return code.replace("\r", "").replace("</script", "<\\/script").replace("<!--", "<\\!--")
+    """The charts' script, safe inside a page's script element."""
+    return figures.bundle().replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
 def _hash(script: str) -> str:

@@ -8,12 +8,11 @@ import mimetypes
 import re
 import threading
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import partial
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import duckdb
-import vl_convert
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -36,7 +35,6 @@ from .openapi import describe
 if TYPE_CHECKING:
     from ..models import Model
 
-_bundling = threading.Lock()
 _STATIC = re.compile(r"[a-z0-9_-]+(\.[a-z0-9]+)+", re.ASCII)
 
 
@@ -175,14 +173,7 @@ def media_type(name: str) -> str:
 
 
 def vega() -> bytes:
-    """Vega, Vega-Lite and Vega-Embed as one script, out of the package that draws the report's figures too."""
-    with _bundling:
-        return _bundle()
-
-
-@cache
-def _bundle() -> bytes:
-    return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=figures.vega_lite())).encode()
+    return figures.bundle().encode()
 
 
 # Requests and refusals

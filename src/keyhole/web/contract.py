@@ -321,15 +321,16 @@ class Explorer:
         what is shown, and after it, how often the prefix occurs, the tokens shown, their shades where there are any]."""
         run, piece = self.run, self.run.vocabulary.piece
         side = "_negative" if negative else ""
-        arrays = [getattr(run, name + side)[layer, index].tolist() for name in store.TRIGGERS]
+        coefficients, units, positions = (getattr(run, name + side)[layer, index] for name in store.TRIGGERS)
+        filled = int(np.count_nonzero(units >= 0))
+        units, positions, offsets = units[:filled], positions[:filled], run.unit_offsets
+        starts, ends, counts = offsets[units], offsets[units + 1], run.counts(units, positions)
+        columns = (column.tolist() for column in (coefficients[:filled], units, positions, starts, ends, counts))
         found = []
-        for slot, (coefficient, unit, position) in enumerate(zip(*arrays, strict=True)):
-            if unit < 0:
-                break
-            ids = run.unit_tokens(unit)
-            begin, end = shading.shown(len(ids), position, run.room)
-            tokens = joined([piece(token) for token in ids[begin:end].tolist()])  # type: ignore[attr-defined]
-            trigger = [short(coefficient, 4), unit, position, begin, len(ids) - end, run.count(unit, position), tokens]
+        for slot, (coefficient, unit, position, start, stop, count) in enumerate(zip(*columns, strict=True)):
+            begin, end = shading.shown(stop - start, position, run.room)
+            tokens = joined([piece(token) for token in run.tokens[start + begin : start + end].tolist()])
+            trigger = [short(coefficient, 4), unit, position, begin, stop - start - end, count, tokens]
             if self._shading is not None:
                 trigger.append(shades(self._shading.row(layer, index, slot, negative)))
             found.append(trigger)

@@ -194,8 +194,8 @@ class Search:
             return []
         others, counts = np.unique(np.concatenate(shared), return_counts=True)
         counts[others == own] = 0
-        order = np.lexsort((others, -counts))[:SIMILAR]
-        return [(*divmod(int(others[i]), self.run.cells), int(counts[i])) for i in order if counts[i]]
+        most = np.argsort(-counts, kind="stable")[:SIMILAR]
+        return [(*divmod(int(others[i]), self.run.cells), int(counts[i])) for i in most if counts[i]]
 
     def _prefixes(self, layer: int, cell: int) -> npt.NDArray[np.int64]:
         """A cell's triggers, each as the index of its last token in the corpus."""

@@ -1,0 +1,195 @@
+"""How fast the explorer answers: a cell's JSON from a run of 65,536 cells, and the first page.
+
+    python bench/explorer.py                    # 16 layers × 4,096 cells, 25 triggers each
+    python bench/explorer.py --requests 20000
+
+The run is made up: arrays of the real size and shape, filled at random, so that no cell is like another and the operating
+system has no favourites. Other work on the machine shows in the clock's times, not in the processor's. Requests go through the whole app, guard and gzip included, one after another, each for another
+cell. The first page is what a browser needs to draw the overview, asked of a server that has just begun.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+import keyhole
+from keyhole import shading, store
+from keyhole.values import KEPT, index
+from keyhole.web.app import create
+
+VOCABULARY, UNITS, LENGTH = 16_384, 60_000, 32
+
+
+def made_up(folder: Path, layers: int, cells: int, top: int) -> Path:
+    """A run directory of this size, its values and shades included."""
+    rng = np.random.default_rng(0)
+    out = folder / "run"
+    partial = store.Partial(out)
+    partial.begin(resume=False, force=False)
+    tokenizer(VOCABULARY).save(str(partial.path / "tokenizer.json"))
+    lengths = rng.integers(4, 2 * LENGTH - 4, UNITS)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    partial.save("tokens", rng.integers(0, VOCABULARY, offsets[-1]).astype(np.uint16))
+    partial.save("unit_offsets", offsets)
+    partial.save("unit_documents", np.zeros(UNITS, np.int32))
+    partial.save("unit_starts", np.zeros(UNITS, np.int64))
+    partial.save("repeated_tokens", np.zeros(0, np.int64))
+    partial.save("repeated_counts", np.zeros(0, np.int64))
+    shape = (layers, cells, top)
+    units = (UNITS * rng.random(shape) ** 3).astype(np.int32)  # some units are in everyone's triggers
+    positions = (rng.random(shape) * lengths[units]).astype(np.int32)
+    partial.save("coefficients", -np.sort(-rng.gamma(2.0, size=shape).astype(np.float32), axis=-1))
+    partial.save("units", units)
+    partial.save("positions", positions)
+    prefixes = int(offsets[-1])
+    partial.save("active", rng.integers(1, prefixes, (layers, cells)))
+    partial.save("sums", rng.integers(1, 1 << 30, (layers, cells, 2, 2)))
+    partial.save(
+        "extremes", np.stack([np.full((layers, cells), 9.0), np.zeros((layers, cells))], -1).astype(np.float32)
+    )
+    counts = {"documents": 1, "units": UNITS, "tokens": prefixes, "distinct_prefixes": prefixes}
+    manifest = {
+        "schema": store.SCHEMA,
+        "keyhole": keyhole.__version__,
+        "model": {"source": "made-up", "revision": None, "family": "gpt2", "fingerprint": "0" * 64}
+        | {"layers": layers, "cells": cells, "signed": False},
+        "corpus": {"sources": ["made-up.txt"], "scanned_prefixes": prefixes, **counts},
+        "config": {"top": top, "per": "sentence", "unit": "sentence", "context": 512, "starts": 1, "bos": True},
+        "versions": {},
+    }
+    partial.finish(manifest, {})
+    add_values(out, rng, layers, cells)
+    add_shades(out, rng, lengths[units], positions)
+    return out
+
+
+def tokenizer(size: int) -> Tokenizer:
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    words = [f"Ġ{'abcdefghijklmnop'[i % 16]}{'aeiou'[i % 5]}{i:x}" for i in range(size - len(letters))]
+    core = Tokenizer(models.BPE(vocab={token: i for i, token in enumerate([*letters, *words])}, merges=[]))
+    core.pre_tokenizer, core.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    return core
+
+
+def add_values(out: Path, rng: np.random.Generator, layers: int, cells: int) -> None:
+    shape = (layers, cells, KEPT)
+    for side, sign in (("top", 1), ("bottom", -1)):
+        tokens = rng.integers(0, VOCABULARY, shape).astype(np.int32)
+        logits = sign * -np.sort(-rng.random(shape).astype(np.float32), axis=-1)
+        offsets, places = index(tokens, sign * logits, VOCABULARY)
+        arrays = {"tokens": tokens, "logits": logits, "offsets": offsets, "places": places}
+        for name, array in arrays.items():
+            part = f"index_{side}_{name}" if name in ("offsets", "places") else f"{side}_{name}"
+            store.save_array(out, store.lens_array("raw", part), array)
+    for name in ("max_prob", "entropy"):
+        store.save_array(out, store.lens_array("raw", name), rng.random((layers, cells)).astype(np.float32))
+    store.save_array(
+        out, store.lens_array("raw", "ranks"), rng.integers(1, VOCABULARY, (layers, cells)).astype(np.int32)
+    )
+    store.save_array(out, "values_norms", rng.random((layers, cells)).astype(np.float32))
+    store.save_array(out, "similar_cells", rng.integers(0, layers * cells, (layers, cells, 10)).astype(np.int32))
+    store.save_array(out, "similar_cosines", -np.sort(-rng.random((layers, cells, 10)).astype(np.float32), axis=-1))
+    store.save_lens(out, "raw", {})
+
+
+def add_shades(out: Path, rng: np.random.Generator, lengths: Any, positions: Any) -> None:
+    begin, end = shading.spans(lengths.astype(np.int64), positions.astype(np.int64), 511)
+    sizes = (end - begin).sum(-1).ravel()
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    counts = rng.integers(0, 1000, (*lengths.shape[:2], shading.BINS)).astype(np.uint32)
+    shades = rng.integers(-127, 128, int(offsets[-1])).astype(np.int8)
+    for name, array in zip(store.SHADING, (shades, offsets, counts), strict=True):
+        store.save_array(out, name, array)
+    settings = {"before": shading.BEFORE, "after": shading.AFTER, "bins": shading.BINS, "prefixes": 20_000}
+    store.save_shading(out, settings)
+
+
+async def ask(app: Any, path: str) -> int:
+    """One request through the app; how many bytes came back."""
+    size, status = 0, 0
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        nonlocal size, status
+        size += len(message.get("body", b""))
+        status = message.get("status", status)
+
+    headers = [(b"host", b"localhost"), (b"accept-encoding", b"gzip")]
+    scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b""}
+    await app(scope | {"headers": headers, "http_version": "1.1", "scheme": "http"}, receive, send)
+    assert status == 200, (path, status)
+    return size
+
+
+async def cells_per(run: keyhole.Run, requests: int) -> None:
+    app, rng = create(run), np.random.default_rng(1)
+    began = time.perf_counter()
+    await ask(app, "/data/cells/0/0.json")
+    print(f"first cell, indexes included  {1000 * (time.perf_counter() - began):8.1f} ms")
+    took, worked, sizes = [], [], []
+    for _ in range(requests):
+        path = f"/data/cells/{rng.integers(run.layers)}/{rng.integers(run.cells)}.json"
+        began, busy = time.perf_counter(), time.process_time()
+        sizes.append(await ask(app, path))
+        took.append(1000 * (time.perf_counter() - began))
+        worked.append(1000 * (time.process_time() - busy))
+    for what, times in (("by the clock", took), ("of the processor", worked)):
+        p50, p99, most = np.quantile(times, (0.5, 0.99, 1.0))
+        print(f"a cell, {what:22}p50 {p50:.2f} ms   p99 {p99:.2f} ms   max {most:.1f} ms   ({requests:,} requests)")
+    print(f"                              {np.mean(sizes):,.0f} bytes, gzip")
+
+
+def first_page(path: Path) -> None:
+    """From a fresh server to all that the overview is drawn from."""
+    command = [sys.executable, "-m", "keyhole.cli", "serve", str(path), "--no-open", "--port", "0"]
+    began = time.perf_counter()
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout
+        base = server.stdout.readline().split()[1]
+        started = time.perf_counter()
+        for part in ("", "static/app.js", "static/style.css", "data/run.json", "data/map.json", "data/cells/0/0.json"):
+            with urllib.request.urlopen(base + part) as response:
+                response.read()
+            print(f"  {part or 'index.html':28}{1000 * (time.perf_counter() - started):8.1f} ms after the server began")
+        print(f"first page                    {1000 * (time.perf_counter() - started):8.1f} ms")
+        print(f"from the command              {1000 * (time.perf_counter() - began):8.1f} ms")
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", type=int, default=16)
+    parser.add_argument("--cells", type=int, default=4096)
+    parser.add_argument("--top", type=int, default=25)
+    parser.add_argument("--requests", type=int, default=5000)
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="keyhole-explorer-"))
+    try:
+        path = made_up(folder, options.layers, options.cells, options.top)
+        run = keyhole.open(path)
+        print(f"{run.layers} layers × {run.cells:,} cells, top {run.top}, {run.size / 1e6:,.0f} MB on disk")
+        first_page(path)
+        asyncio.run(cells_per(run, options.requests))
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
