@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -276,10 +276,10 @@ class Run:
     def _corpus(self) -> dict[str, npt.NDArray[Any]]:
         return {name: self._array(name) for name in store.CORPUS}
 
-    def unit_tokens(self, unit: int) -> Sequence[int]:
+    def unit_tokens(self, unit: int) -> npt.NDArray[Any]:
         """The token ids of a unit of the corpus."""
         begin, end = self._corpus["unit_offsets"][unit : unit + 2]
-        return self._corpus["tokens"][begin:end]  # type: ignore[return-value]
+        return self._corpus["tokens"][begin:end]
 
     @property
     def tokens(self) -> npt.NDArray[Any]:

@@ -160,7 +160,11 @@ def test_other_methods_are_not_allowed(client: TestClient) -> None:
 
 
 def test_a_prompt(client: TestClient) -> None:
-    assert client.get("/api/status").json() == {"model": "tiny-gpt2", "loaded": True, "limits": live.LIMITS}
+    assert client.get("/api/status").json() == {
+        "model": "tiny-gpt2",
+        "loaded": True,
+        "limits": {"prompt_tokens": 63, "edits": 256, "prompt_characters": 20_000},
+    }
     asked = {"text": "The cat", "position": 1, "token": "x", "edits": []}
     response = client.post("/api/prompt", json=asked)
     assert response.json() == {"text": "The cat", "position": 1, "token": "x"}
@@ -261,6 +265,30 @@ def test_everyone_gets_their_own_answer_and_too_many_wait_outside(run: keyhole.R
         if response.status_code != 200:
             shaped(response, 429, "busy")
             assert response.headers["retry-after"]
+
+
+def test_edits_of_one_are_not_seen_by_another(run: keyhole.Run) -> None:
+    """With the real reader: asked all at once, everyone gets what they get when asked alone."""
+    made = web.create(run, model=explored.model())
+    asked = [
+        {"text": text, "edits": [{"layer": 0, "cell": cell, "scale": -30.0} for cell in range(cells)]}
+        for text in ("The cat", "A dog ran")
+        for cells in (0, 24, 0, 3)
+    ]
+
+    async def ask(together: bool) -> list[Any]:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(made), base_url=HERE) as client:
+            if together:
+                found = await asyncio.gather(*(client.post("/api/prompt", json=one) for one in asked))
+            else:
+                found = [await client.post("/api/prompt", json=one) for one in asked]
+            return [response.json() for response in found]
+
+    alone = asyncio.run(ask(together=False))
+    assert alone[0] == alone[2] != alone[1]
+    assert alone[1]["edited"] is True
+    assert alone[1]["original"] == alone[0]["prediction"] != alone[1]["prediction"]
+    assert asyncio.run(ask(together=True)) == alone
 
 
 # Who may ask

@@ -29,13 +29,14 @@ class Live:
 
     def __init__(self, run: Run, *, model: Model | None = None, read: Read | None = None) -> None:
         self.run, self._model, self._read = run, model, read
+        self.limits = LIMITS | {"prompt_tokens": min(LIMITS["prompt_tokens"], run.room)}
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="keyhole-model")
         self._inside = 0
 
     def status(self) -> dict[str, Any]:
         from .. import show
 
-        return {"model": show.name(self.run), "loaded": self._model is not None, "limits": LIMITS}
+        return {"model": show.name(self.run), "loaded": self._model is not None, "limits": self.limits}
 
     async def prompt(self, asked: dict[str, Any]) -> Any:
         """A text read through the model, as `keyhole.prompt.read` does."""
@@ -43,8 +44,8 @@ class Live:
         text, position, token = asked.get("text"), asked.get("position"), asked.get("token")
         if not isinstance(text, str):
             raise _wrong("'text' must be a string.")
-        if len(text) > LIMITS["prompt_characters"]:
-            raise _too_long("prompt_characters", "characters", len(text))
+        if len(text) > self.limits["prompt_characters"]:
+            raise _too_long("prompt_characters", "characters", len(text), self.limits["prompt_characters"])
         if not (position is None or type(position) is int):
             raise _wrong("'position' must be a whole number, or null for the last token.")
         if not (token is None or isinstance(token, str)):
@@ -53,9 +54,8 @@ class Live:
 
         def work() -> Any:
             length = len(self.run.vocabulary.tokenizer.encode(text, add_special_tokens=False).ids)
-            longest = min(LIMITS["prompt_tokens"], self.run.room)
-            if length > longest:
-                raise _too_long("prompt_tokens", "tokens", length, longest)
+            if length > self.limits["prompt_tokens"]:
+                raise _too_long("prompt_tokens", "tokens", length, self.limits["prompt_tokens"])
             from ..intervene import parse
 
             parsed = parse(edits)
@@ -82,8 +82,8 @@ class Live:
         edits = asked.get("edits", [])
         if not isinstance(edits, list):
             raise _wrong("'edits' must be a list.")
-        if len(edits) > LIMITS["edits"]:
-            raise _too_long("edits", "edits", len(edits))
+        if len(edits) > self.limits["edits"]:
+            raise _too_long("edits", "edits", len(edits), self.limits["edits"])
         return edits
 
     async def _do(self, work: Callable[[], _Made]) -> _Made:
@@ -129,7 +129,6 @@ def _wrong(message: str) -> Refused:
     return Refused(422, "wrong_value", message)
 
 
-def _too_long(limit: str, what: str, length: int, most: int | None = None) -> Refused:
-    most = LIMITS[limit] if most is None else most
+def _too_long(limit: str, what: str, length: int, most: int) -> Refused:
     detail = {"limit": limit, "most": most, "given": length}
     return Refused(413, "too_long", f"{length:,} {what} are too many; at most {most:,} are taken.", detail=detail)

@@ -21,6 +21,8 @@ PAGE = 64
 SIMILAR = 10
 BLOCK = 1024
 """Tokens of a unit that are decoded in one go to see where each ends."""
+BATCH = 1000
+"""Units that are decoded at once."""
 _Made = TypeVar("_Made")
 
 
@@ -121,16 +123,18 @@ class Search:
         return found
 
     def unit_text(self, unit: int) -> str:
-        return self.run.vocabulary.text(self.run.unit_tokens(unit))
+        return self.run.vocabulary.text(self.run.unit_tokens(unit).tolist())
 
     def units(self, page: int) -> dict[str, Any]:
         """The texts of a page's units that hold triggers, and whose: [place, characters up to its last token], and a third
         number, −1, on the negative side."""
         units, places, positions, signs = self._once.get("units", self._by_unit)
         found: dict[str, Any] = {}
-        begin, end = np.searchsorted(units, (page * PAGE, (page + 1) * PAGE))
-        for unit in np.unique(units[begin:end]).tolist():
-            a, b = np.searchsorted(units, (unit, unit + 1))
+        edges = np.arange(page * PAGE, (page + 1) * PAGE + 1, dtype=units.dtype)
+        bounds = np.searchsorted(units, edges).tolist()
+        for unit, a, b in zip(edges.tolist(), bounds, bounds[1:], strict=False):
+            if a == b:
+                continue
             text, ends = self._ends(unit, np.unique(positions[a:b]).tolist())
             rows = zip(places[a:b].tolist(), positions[a:b].tolist(), signs[a:b].tolist(), strict=True)
             cells = [[place, ends[position], *((-1,) if sign < 0 else ())] for place, position, sign in rows]
@@ -173,9 +177,12 @@ class Search:
     def _by_word(self) -> list[dict[str, array[int]]]:
         units = np.unique(self._once.get("units", self._by_unit)[0]).tolist()
         every: dict[str, array[int]] = {}
-        for unit in units:
-            for word in set(words(self.unit_text(unit))):
-                every.setdefault(word, array("i")).append(unit)
+        for first in range(0, len(units), BATCH):
+            batch = units[first : first + BATCH]
+            texts = self.run.vocabulary.texts([self.run.unit_tokens(unit).tolist() for unit in batch])
+            for unit, text in zip(batch, texts, strict=True):
+                for word in set(words(text)):
+                    every.setdefault(word, array("i")).append(unit)
         dealt: list[dict[str, array[int]]] = [{} for _ in range(self.buckets)]
         for word, where in every.items():
             dealt[bucket(word, self.buckets)][word] = where
