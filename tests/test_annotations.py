@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import keyhole
 from keyhole import annotations, store
 from keyhole.cli import app
-from keyhole.errors import UsageError
+from keyhole.errors import RunError, UsageError
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +128,12 @@ def test_many_save_at_once(run: keyhole.Run) -> None:
     assert annotations._read(run)[1] == 0
     assert len(annotations.read(run)) == 8
     assert len(annotations.notes(run)) == 8
+
+
+def test_what_cannot_be_written_is_told(run: keyhole.Run) -> None:
+    (run.path / "annotations").write_text("in the way")
+    with pytest.raises(RunError, match="was not saved"):
+        annotations.save(run, said(run))
 
 
 def test_a_run_with_annotations_opens_and_verifies(run: keyhole.Run) -> None:

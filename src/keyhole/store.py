@@ -450,14 +450,18 @@ def drop_shading(path: Path) -> None:
 
 def append_line(path: Path, value: Any) -> None:
     """A record added to a JSONL file and flushed to disk. A line that a crash cut short stays alone on its line."""
-    with disk_errors(path):
+    line = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    try:
         path.parent.mkdir(exist_ok=True)
         with path.open("a+b") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
             torn = file.read(1) not in (b"", b"\n")
-            line = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
             file.write((b"\n" if torn else b"") + line + b"\n")
             sync(file)
+    except OSError as error:
+        raise RunError(
+            f"{path} cannot be written ({error.strerror or error}): this was not saved. Put that right, and save again."
+        ) from error
 
 
 def read_lines(path: Path) -> list[Any]:
