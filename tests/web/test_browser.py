@@ -618,3 +618,40 @@ def test_notes_are_kept(live_page: Any, live: Site) -> None:
     page.reload()
     page.wait_for_selector("#note")
     assert page.get_by_label("A note on L1.11").input_value() == "fires on <cats>"
+
+
+# Sizes
+
+
+@pytest.mark.parametrize(("layers", "cells"), [(6, 24), (80, 14_000)])
+def test_map_of_any_size(browser: Any, live: Site, layers: int, cells: int) -> None:
+    """Where cells outnumber pixels, a column stands for several and leads to the largest."""
+    with opened(browser, live.url, viewport={"width": 360, "height": 700}, refused=["data/cells/2/4.json"]) as page:
+        page.wait_for_selector("main h1")
+        shown = page.evaluate(
+            """async ([layers, cells]) => {
+              const { cellMap } = await import('./static/map.js');
+              const bytes = new Uint8Array(layers * cells).fill(10);
+              bytes[2 * cells + 4] = 250;
+              let text = '';
+              for (let i = 0; i < bytes.length; i += 8192) text += String.fromCharCode(...bytes.subarray(i, i + 8192));
+              const measure = { name: 'agreement', title: 'a', lo: 0, hi: 1, scale: 'linear', data: btoa(text) };
+              const main = document.querySelector('main');
+              main.replaceChildren(cellMap({ layers, cells, measures: [measure] }, new AbortController().signal));
+              await new Promise(resolve => setTimeout(resolve, 200));
+              const canvas = main.querySelector('canvas');
+              const pixels = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+              return { width: canvas.width, height: canvas.height, dark: pixels[(2 * canvas.width) * 4], pale: pixels[0] };
+            }""",
+            [layers, cells],
+        )
+        assert shown["width"] == min(cells, shown["width"])
+        assert shown["width"] <= 360
+        assert shown["height"] == layers
+        if cells > 1000:
+            assert shown["dark"] < shown["pale"]
+            page.locator(".plane").focus()
+            page.keyboard.press("ArrowDown")
+            page.keyboard.press("ArrowDown")
+            assert page.locator(".readout").inner_text().startswith("L2.4 ")
+        assert page.evaluate(SIDEWAYS) <= 0

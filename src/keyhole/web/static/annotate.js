@@ -2,6 +2,7 @@
 /** The paper's protocol for people: which of a key's triggers share a pattern, what it is, shallow or semantic. */
 import * as data from "./data.js";
 import { h, replace } from "./dom.js";
+import { forget, keep, recall } from "./memory.js";
 import { cellHref, failure, line } from "./parts.js";
 import { counted, fnv1a, number, visible } from "./text.js";
 
@@ -16,7 +17,7 @@ const TRIES = 2000;
 /** @param {import("./app.js").Place} place */
 export async function render({ run, layer, cell }) {
   if (!run.live) return { title: "Annotate", body: absent() };
-  const name = localStorage.getItem(NAME) ?? "";
+  const name = recall(NAME) ?? "";
   if (!NAMES.test(name))
     return { title: "Annotate", body: h("div", {}, h("h1", {}, "Annotate"), intro(run), who(run, layer, cell)) };
   const { annotations } = await data.annotations();
@@ -70,7 +71,7 @@ function intro(run) {
 
 /** @param {data.Run} run */
 function chosenLayer(run) {
-  const kept = localStorage.getItem(LAYER);
+  const kept = recall(LAYER);
   const layer = kept === null || kept === "" ? -1 : Number(kept);
   return Number.isInteger(layer) && layer < run.model.layers ? layer : -1;
 }
@@ -102,7 +103,7 @@ function who(run, layer, cell) {
   const field = h("input", {
     id: "annotator",
     type: "text",
-    value: localStorage.getItem(NAME) ?? "",
+    value: recall(NAME) ?? "",
     autocomplete: "off",
     maxlength: 40,
     required: true,
@@ -119,8 +120,8 @@ function who(run, layer, cell) {
   );
   const start = /** @param {Event} event */ (event) => {
     event.preventDefault();
-    localStorage.setItem(NAME, field.value.toLowerCase());
-    localStorage.setItem(LAYER, pick.value);
+    keep(NAME, field.value.toLowerCase());
+    keep(LAYER, pick.value);
     const to = layer >= 0 ? `#/annotate/L${layer}/${cell}` : "#/annotate";
     if (location.hash === to) window.dispatchEvent(new HashChangeEvent("hashchange"));
     else location.hash = to;
@@ -151,7 +152,7 @@ function desk(run, cell, name, mine) {
   const side = h("div", { class: "patterns" });
   const said = h("p", { role: "status", class: "small" });
 
-  const keep = () => localStorage.setItem(kept, JSON.stringify(draft));
+  const store = () => keep(kept, JSON.stringify(draft));
 
   function drawTriggers() {
     replace(
@@ -166,7 +167,7 @@ function desk(run, cell, name, mine) {
             pattern.triggers = box.checked
               ? [...pattern.triggers, i].sort((a, b) => a - b)
               : pattern.triggers.filter((each) => each !== i);
-            keep();
+            store();
             label(i, tags);
             drawPatterns();
           },
@@ -205,7 +206,7 @@ function desk(run, cell, name, mine) {
           maxlength: 2000,
           oninput: () => {
             pattern.description = text.value;
-            keep();
+            store();
             ready();
           },
         });
@@ -222,7 +223,7 @@ function desk(run, cell, name, mine) {
               checked: pattern.kind === kind,
               onchange: () => {
                 pattern.kind = kind;
-                keep();
+                store();
               },
             }),
             kind,
@@ -243,7 +244,7 @@ function desk(run, cell, name, mine) {
                 "aria-pressed": String(at === draft.active),
                 onclick: () => {
                   draft.active = at;
-                  keep();
+                  store();
                   drawTriggers();
                   drawPatterns();
                 },
@@ -272,7 +273,7 @@ function desk(run, cell, name, mine) {
                   onclick: () => {
                     draft.patterns.splice(at, 1);
                     draft.active = Math.min(draft.active, draft.patterns.length - 1);
-                    keep();
+                    store();
                     drawTriggers();
                     drawPatterns();
                   },
@@ -290,7 +291,7 @@ function desk(run, cell, name, mine) {
           onclick: () => {
             draft.patterns.push(empty());
             draft.active = draft.patterns.length - 1;
-            keep();
+            store();
             drawTriggers();
             drawPatterns();
           },
@@ -319,7 +320,7 @@ function desk(run, cell, name, mine) {
       replace(said, failure(error), "Nothing is lost: your marks stay in this browser.");
       return;
     }
-    localStorage.removeItem(kept);
+    forget(kept);
     location.hash = "#/annotate";
   }
 
@@ -387,7 +388,7 @@ const letter = (at) => String.fromCharCode(65 + (at % 26));
 /** Work that was not saved. @param {string} kept @returns {Draft | null} */
 function read(kept) {
   try {
-    const draft = JSON.parse(localStorage.getItem(kept) ?? "null");
+    const draft = JSON.parse(recall(kept) ?? "null");
     return Array.isArray(draft?.patterns) && draft.patterns.length ? draft : null;
   } catch {
     return null;

@@ -3,8 +3,10 @@
 import * as data from "./data.js";
 import { h, replace } from "./dom.js";
 import { histogram } from "./histogram.js";
-import { bar, cellHref, cellLink, failure, line, preview, saidList, telling, token } from "./parts.js";
-import { address, counted, even, number, percent, visible, whole } from "./text.js";
+import { keep, recall } from "./memory.js";
+import { written } from "./notes.js";
+import { bar, cellHref, cellLink, line, preview, saidList, telling, token } from "./parts.js";
+import { address, counted, even, number, percent, whole } from "./text.js";
 
 const SHOWN = 12;
 const PREVIEWS = 4;
@@ -142,9 +144,9 @@ function keySide(cell, run, said) {
   const align = (aligned) => {
     box.classList.toggle("aligned", aligned);
     ways.forEach((way, i) => way.setAttribute("aria-pressed", String((i === 0) === aligned)));
-    localStorage.setItem(ALIGNED, aligned ? "yes" : "no");
+    keep(ALIGNED, aligned ? "yes" : "no");
   };
-  align(localStorage.getItem(ALIGNED) !== "no");
+  align(recall(ALIGNED) !== "no");
   replace(
     box,
     list(cell.triggers, largest, narrow() ? 8 : cell.triggers.length, said?.promoted),
@@ -344,86 +346,4 @@ function similar(title, what, cells, say, signal) {
 function link(where) {
   const at = /** @type {{layer: number, cell: number}} */ (address(where));
   return cellLink(at.layer, at.cell);
-}
-
-/** Notes and patterns. @param {data.Cell} cell @param {data.Run} run */
-function written(cell, run) {
-  const place = h("div");
-  const whole = h(
-    "section",
-    { class: "written", "aria-labelledby": "notes-title" },
-    h("h2", { id: "notes-title" }, "Notes"),
-    place,
-  );
-  data.annotations().then(
-    ({ annotations, notes }) => {
-      const patterns = annotations.filter(
-        (each) => each.layer === cell.layer && each.cell === cell.cell && !each.skipped,
-      );
-      const note = notes[cell.address] ?? "";
-      if (!run.live && !note && !patterns.length) whole.remove();
-      replace(
-        place,
-        patterns
-          .map(({ annotator, patterns }) =>
-            patterns.map((pattern) =>
-              h(
-                "p",
-                {},
-                h("b", {}, pattern.kind),
-                ": ",
-                h("bdi", {}, visible(pattern.description)),
-                h(
-                  "span",
-                  { class: "soft small" },
-                  ` (${counted(pattern.triggers.length, "trigger")}; `,
-                  h("bdi", {}, visible(annotator)),
-                  ")",
-                ),
-              ),
-            ),
-          )
-          .flat(),
-        run.live ? notebook(cell, note) : note && h("p", { class: "note" }, h("bdi", {}, visible(note))),
-        run.live &&
-          cell.triggers.length > 2 &&
-          h("p", {}, h("a", { href: `#/annotate/L${cell.layer}/${cell.cell}` }, "Annotate its triggers")),
-      );
-    },
-    (error) => replace(place, failure(error)),
-  );
-  return whole;
-}
-
-/** A note that saves itself. @param {data.Cell} cell @param {string} note */
-function notebook(cell, note) {
-  const said = h("span", { class: "soft small", role: "status" });
-  let timer = 0;
-  let stored = note;
-  const save = async () => {
-    clearTimeout(timer);
-    const text = field.value;
-    if (text === stored) return;
-    try {
-      await data.post("api/notes", { layer: cell.layer, cell: cell.cell, text });
-      stored = text;
-      said.textContent = "Saved.";
-    } catch (error) {
-      said.textContent = `Not saved: ${/** @type {Error} */ (error).message}`;
-    }
-  };
-  const field = h("textarea", {
-    id: "note",
-    rows: 3,
-    "aria-label": `A note on ${cell.address}`,
-    placeholder: "What does this cell remember?",
-    onchange: save,
-    oninput: () => {
-      said.textContent = "";
-      clearTimeout(timer);
-      timer = window.setTimeout(save, 1000);
-    },
-  });
-  field.value = note;
-  return h("p", { class: "notebook" }, field, said);
 }
