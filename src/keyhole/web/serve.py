@@ -56,7 +56,9 @@ def serve(
     explorer = Explorer(run, live=True)
     app = create(run, host=host, token=token, explorer=explorer)
     server = uvicorn.Server(
-        uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=3)
+        uvicorn.Config(
+            app, log_level="warning", ws="none", access_log=False, server_header=False, timeout_graceful_shutdown=3
+        )
     )
     print(f"{run.path}: {url}   (Ctrl-C ends)", flush=True)
     if browse:
