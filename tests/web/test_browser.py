@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
-from conftest import CELLS, LAYERS, Site, opened, small
+from browsing import CELLS, LAYERS, Site, opened, small
 
 import keyhole
 from keyhole import annotations, intervene, prompt, show, values

@@ -25,7 +25,7 @@ def speaking(
     follows: Callable[[int], npt.NDArray[np.integer]],
     count: int,
 ) -> list[str]:
-    """The cells whose values name most of what follows their triggers, each about something else, lower layers first.
+    """The cells whose values name most of what follows their triggers, each about something else, the best first.
 
     `promoted` [layers, cells, k] are the tokens the values promote most, `follows(layer)` [cells, t] the token behind
     each trigger, −1 where there is none.
@@ -43,7 +43,7 @@ def speaking(
         if not full and all(len(words & others) < 2 for others in said):
             said.append(words)
             chosen.append((layer, cell))
-    return [f"L{layer}.{cell}" for layer, cell in sorted(chosen)]
+    return [f"L{layer}.{cell}" for layer, cell in chosen]
 
 
 def _weights(run: Run, promoted: npt.NDArray[np.integer]) -> npt.NDArray[np.float64]:

@@ -43,7 +43,7 @@ const COLUMNS = [
     name: "min",
     title: "Smallest m",
     explain: "the smallest coefficient",
-    kind: "num wide",
+    kind: "num wide widest",
     key: (c, i) => c.min[i],
     show: (c, i) => even(c.min[i]),
   },
@@ -226,7 +226,7 @@ export async function render({ run, layer, query, signal }) {
   /** @param {number} many */
   function space(many) {
     if (many <= 0) return null;
-    const filler = h("td", { colspan: COLUMNS.length });
+    const filler = h("td");
     filler.style.height = `${many * ROW}px`;
     return h("tr", { class: "space", "aria-hidden": "true" }, filler);
   }

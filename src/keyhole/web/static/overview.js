@@ -7,6 +7,7 @@ import { cellMap } from "./map.js";
 import { cellHref, different, failure, line, telling, token } from "./parts.js";
 import { address, counted, visible, whole } from "./text.js";
 
+const CARDS = 6;
 const CARD_TRIGGERS = 3;
 
 /** @param {import("./app.js").Place} place */
@@ -96,11 +97,27 @@ function worth(run, signal) {
     return h("li", {}, card);
   });
   if (!cards.length) return null;
+  cards.slice(CARDS).forEach((card) => (card.hidden = true));
+  const more = h(
+    "button",
+    {
+      type: "button",
+      class: "more",
+      hidden: cards.length <= CARDS,
+      onclick: () => {
+        cards.forEach((card) => (card.hidden = false));
+        more.remove();
+        cards[CARDS].querySelector("a")?.focus();
+      },
+    },
+    `${cards.length - CARDS} more`,
+  );
   return h(
     "section",
     { class: "worth", "aria-labelledby": "worth-title" },
     h("h2", { id: "worth-title" }, "Worth looking at"),
     h("ul", { class: "cards" }, cards),
+    more,
   );
 }
 

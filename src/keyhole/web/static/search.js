@@ -75,6 +75,11 @@ export async function render({ run, query, signal }) {
   return { title: asked ? `Search: ${asked}` : "Search", body };
 }
 
+/** @param {string} text */
+function searchLink(text) {
+  return h("a", { href: `#/search?q=${encodeURIComponent(text)}` }, h("bdi", {}, visible(text)));
+}
+
 function examples() {
   return h(
     "div",
@@ -139,15 +144,11 @@ async function tokens(place, asked, wanted, run, signal) {
   const { pieces } = await data.vocabulary();
   const all = meant(pieces, asked);
   if (!all.length) {
+    const single = words(asked);
     replace(
       place,
-      h(
-        "p",
-        {},
-        "No token of this model is or holds ",
-        token(asked),
-        ". A longer word is made of several tokens: search for one of them.",
-      ),
+      h("p", {}, "No token of this model is or holds ", token(asked), ". Longer texts are made of several tokens."),
+      single.length > 1 && h("p", { class: "chips" }, "Search for one: ", single.map(searchLink)),
     );
     return;
   }
