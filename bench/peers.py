@@ -66,7 +66,7 @@ def prepare(folder: Path, tokens: int, top: int, per: str) -> None:
         lengths = np.fromiter(map(len, planned.windows), np.int64)
         columns = batch.ids.shape[1]
         picked = candidates(columns, batch.starts, lengths, planned.old, planned.first_tokens, per)
-        rows = picked.index.numpy().reshape(-1, picked.width)
+        rows = picked.index.numpy().reshape(-1, picked.groups * picked.size)
         # the token index of each candidate, read off its place in the batch
         window, column = np.divmod(rows, columns)
         places = planned.first_tokens[window] + column - batch.starts

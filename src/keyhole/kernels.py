@@ -30,6 +30,8 @@ SMALLEST = float(np.nextafter(np.float32(0), np.float32(1)))
 
 CACHED = 4 << 20
 """Bytes of coefficients that are read together."""
+WAITING = 4
+"""Survivors a cell, on average, that wait before they are merged: later costs fewer merges, and lets more through."""
 
 UnitOf = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]
 
@@ -94,7 +96,9 @@ class Candidates:
     """[blocks · width] places in the flattened batch"""
     weights: Tensor
     """[blocks · width] 1 for a candidate, 0 for a repetition"""
-    width: int
+    groups: int
+    size: int
+    """columns of a block: so many groups of so many, to find a place in two short steps instead of a long one"""
     old: npt.NDArray[np.int64]
     """[blocks] the column of each block's first candidate"""
     first: npt.NDArray[np.int64]
@@ -110,7 +114,8 @@ def candidates(
     per: str,
 ) -> Candidates:
     """The candidates of a batch of windows: own tokens only, new prefixes only."""
-    column = np.arange(lengths.max())
+    groups, size = grouped(int(lengths.max())) if per == "sentence" else (1, int(lengths.max()))
+    column = np.arange(groups * size)
     valid = (column >= old[:, None]) & (column < lengths[:, None])
     place = np.clip(column, old[:, None], lengths[:, None] - 1)
     index = np.arange(len(lengths))[:, None] * columns + starts + place
@@ -119,9 +124,17 @@ def candidates(
         index = index[valid][:, None]
         first_tokens = (first_tokens[:, None] + place)[valid]
         valid = np.ones(index.shape, bool)
-        old = np.zeros(len(index), np.int64)
+        old, size = np.zeros(len(index), np.int64), 1
     weights = torch.from_numpy(valid.ravel().astype(np.float32))
-    return Candidates(torch.from_numpy(index.ravel()), weights, valid.shape[1], old, first_tokens)
+    return Candidates(torch.from_numpy(index.ravel()), weights, groups, size, old, first_tokens)
+
+
+def grouped(width: int) -> tuple[int, int]:
+    """Groups and their size, about as many as large, with few columns too many."""
+    root = width**0.5
+    sizes = range(max(1, int(root * 0.7)), int(root * 1.5) + 1)
+    size = min(sizes, key=lambda size: (-width % size, abs(size - root)))
+    return -(-width // size), size
 
 
 class Index:
@@ -194,14 +207,13 @@ class Index:
 
     def update(self, layer: int, x: Tensor, batch: Candidates) -> None:
         """Take in one layer's coefficients [rows, columns, cells] of a batch: all of it, or (out of memory) none."""
-        picked, sums, high, low = self._read(x, batch)
-        by_block = picked.view(-1, batch.width, self.cells)
-        extremes = torch.stack([high.amax(0), low.amin(0)], -1).cpu().numpy()
+        sums, picked, high, low = self._read(x, batch)
+        extremes = torch.stack([high.amax((0, 1)), low.amin((0, 1))], -1).cpu().numpy()
         if not np.isfinite(extremes).all():
             raise FloatingPointError(f"Layer {layer}")
-        survivors = [self._survivors(0, layer, high, by_block, batch)]
+        survivors = [self._survivors(0, layer, picked, high, batch)]
         if self.signed:
-            survivors.append(self._survivors(1, layer, -low, by_block, batch))
+            survivors.append(self._survivors(1, layer, picked, low, batch))
 
         self.active[layer] += sums[2].astype(np.int64)
         add_exactly(self.sums[layer], sums[:2].T)
@@ -210,65 +222,69 @@ class Index:
         for side, (cells, keys) in enumerate(survivors):
             self._pending[side][layer].append((cells, keys))
             self._waiting[side, layer] += len(cells)
-            if self._waiting[side, layer] > 2 * self.cells:
+            if self._waiting[side, layer] > WAITING * self.cells:
                 self._merge(side, layer)
 
-    def _read(self, x: Tensor, batch: Candidates) -> tuple[Tensor, npt.NDArray[np.float64], Tensor, Tensor]:
-        """The candidates [blocks · width, cells], their sums (of m, of m², of m > 0) [3, cells], and each block's largest
-        and smallest. In pieces that stay in the processor's cache while all of that is asked of them."""
-        blocks = len(batch.first)
-        step = max(1, CACHED // (4 * batch.width * self.cells))
-        picked, scratch = self._room(blocks * batch.width, min(step, blocks) * batch.width, x.device)
-        flat, index, weights = x.reshape(-1, self.cells), batch.index.to(x.device), batch.weights.to(x.device)
-        by_block = picked.view(blocks, batch.width, self.cells)
-        high, low = (torch.empty(blocks, self.cells, device=x.device) for _ in range(2))
+    def _read(self, x: Tensor, batch: Candidates) -> tuple[npt.NDArray[np.float64], Tensor, Tensor, Tensor]:
+        """Sums of the candidates (of m, of m², of m > 0) [3, cells]; the candidates [blocks, groups, size, cells]; each
+        group's largest and smallest. In pieces that stay in the processor's cache while all of that is asked of them."""
+        blocks, width = len(batch.first), batch.groups * batch.size
+        step = max(1, CACHED // (4 * width * self.cells))
+        step += -step % torch.get_num_threads()  # so that each thread has whole rows
+        ends = blocks * batch.groups
+        rows, scratch, high, low = self._room(x.device, blocks * width, min(step, blocks) * width, ends, ends)
+        flat, index, weights = x.reshape(-1, self.cells), batch.index.to(x.device), batch.weights.to(x.device)[:, None]
+        silent = torch.where(weights > 0, 0.0, torch.inf)  # what a repetition cannot exceed
+        picked = rows.view(blocks, batch.groups, batch.size, self.cells)
+        high, low = (each.view(blocks, batch.groups, self.cells) for each in (high, low))
         sums = torch.zeros(3, self.cells, dtype=torch.float64, device=x.device)
         for begin in range(0, blocks, step):
-            rows = slice(begin * batch.width, min(begin + step, blocks) * batch.width)
-            part, weight = picked[rows], weights[rows]
+            piece = slice(begin * width, min(begin + step, blocks) * width)
+            part, weight = rows[piece], weights[piece]
             other = scratch[: len(part)]
             if x.dtype == torch.float32:
-                torch.index_select(flat, 0, index[rows], out=part)
+                torch.index_select(flat, 0, index[piece], out=part)
             else:
-                part.copy_(flat.index_select(0, index[rows]))
-            sums[0] += weight @ part
-            sums[1] += weight @ torch.mul(part, part, out=other)
-            sums[2] += weight @ torch.gt(part, 0, out=other)
-            if batch.width > 1:
-                torch.amax(by_block[begin : begin + step], 1, out=high[begin : begin + step])
-                torch.amin(by_block[begin : begin + step], 1, out=low[begin : begin + step])
-        if batch.width == 1:
-            high = low = picked
-        return picked, sums.cpu().numpy(), high, low
+                part.copy_(flat.index_select(0, index[piece]))
+            sums[0] += _summed(torch.mul(part, weight, out=other))
+            sums[1] += _summed(other.mul_(part))
+            sums[2] += _summed(torch.gt(part, silent[piece], out=other))
+            if batch.size > 1:
+                torch.amax(picked[begin : begin + step], 2, out=high[begin : begin + step])
+                torch.amin(picked[begin : begin + step], 2, out=low[begin : begin + step])
+        if batch.size == 1:
+            high = low = picked[:, :, 0]
+        return sums.cpu().numpy(), picked, high, low
 
-    def _room(self, rows: int, more: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Two arrays [rows, cells] in memory that is kept: taken anew for every layer, it would be paged in every time."""
-        need = (rows + more) * self.cells
+    def _room(self, device: torch.device, *rows: int) -> tuple[Tensor, ...]:
+        """Arrays [rows, cells] in memory that is kept: taken anew for every layer, it would be paged in every time."""
+        need = sum(rows) * self.cells
         if self._memory.numel() < need or self._memory.device != device:
             self._memory = torch.empty(need, device=device)
-        room = self._memory[:need].view(rows + more, self.cells)
-        return room[:rows], room[rows:]
+        return torch.split(self._memory[:need].view(-1, self.cells), list(rows))
 
     def _survivors(
-        self, side: int, layer: int, best: Tensor, by_block: Tensor, batch: Candidates
+        self, side: int, layer: int, picked: Tensor, ends: Tensor, batch: Candidates
     ) -> tuple[npt.NDArray[Any], Keys]:
         """What can enter a list: at least the cell's t-th best (an equal one may stand earlier in the corpus)."""
-        device = best.device
+        device = ends.device
+        best = ends.amin(1).neg_() if side else ends.amax(1)
         bar = self._bars[side][layer].to(device)
         found = np.flatnonzero((best >= bar).cpu().numpy())
-        if (
-            len(found) > self.top * self.cells and not self.unit_of
-        ):  # a first batch: of a cell, only the best t can enter
+        if len(found) > self.top * self.cells and not self.unit_of:
+            # a first batch: of a cell, only its best t can enter
             ranked = np.partition(best.T.cpu().contiguous().numpy(), -self.top, axis=1)
             bar = torch.maximum(bar, torch.from_numpy(ranked[:, -self.top]).to(device))
             found = np.flatnonzero((best >= bar).cpu().numpy())
         block, cell = np.divmod(found, self.cells)
         coefficients = best.reshape(-1)[torch.from_numpy(found).to(device)].cpu()
         tokens = batch.first[block]
-        if batch.width > 1:
-            columns = by_block[torch.from_numpy(block).to(device), :, torch.from_numpy(cell).to(device)].cpu()
-            hit = (columns == (coefficients if side == 0 else -coefficients)[:, None]).numpy()
-            tokens = tokens + np.maximum(hit.argmax(1), batch.old[block])
+        if batch.groups * batch.size > 1:
+            which, where = torch.from_numpy(block).to(device), torch.from_numpy(cell).to(device)
+            sought = (-coefficients if side else coefficients)[:, None]
+            group = (ends[which, :, where].cpu() == sought).numpy().argmax(1)
+            inside = (picked[which, torch.from_numpy(group).to(device), :, where].cpu() == sought).numpy().argmax(1)
+            tokens = tokens + np.maximum(group * batch.size + inside, batch.old[block])
         small = np.uint16 if self.cells <= 1 << 16 else np.uint32
         return cell.astype(small), pack(coefficients.numpy(), tokens)
 
@@ -313,6 +329,15 @@ class Index:
         bits = (0x7FFFFFFF - (last >> 32)).astype(np.int32)
         bars = np.where(last == UNFILLED, np.float32(SMALLEST), bits.view(np.float32))
         self._bars[side][layer][torch.from_numpy(touched.astype(np.int64))] = torch.from_numpy(bars)
+
+
+def _summed(rows: Tensor) -> Tensor:
+    """The sum of rows [n, cells]. Each of torch's threads sums the rows it has just written, which lie in its own core's
+    cache; torch by itself would have it sum a range of columns."""
+    threads = torch.get_num_threads()
+    if rows.device.type == "cpu" and len(rows) % threads == 0:
+        return rows.view(threads, -1, rows.shape[1]).sum(1).sum(0, dtype=torch.float64)
+    return rows.sum(0)
 
 
 def _ranks(cells: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
