@@ -37,6 +37,7 @@ bench: .venv/ready
 	$(BIN)/python bench/memory.py
 	$(BIN)/python bench/help.py
 	$(BIN)/python bench/lens.py
+	$(BIN)/python bench/explorer.py
 	$(BIN)/python bench/section5.py "$$($(BIN)/python -c "from keyhole import demo; print(demo.model_file())")"
 
 # the tools the benchmark compares with, kept out of .venv; the later wandb brings a tracing stack nothing here needs

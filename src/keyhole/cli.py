@@ -441,7 +441,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="The run directory to write.")] = Path("runs/demo"),
     every: Annotated[
         int, typer.Option(help="Read every so many-th paragraph; 1 reads all (over an hour on two cores).", min=1)
-    ] = 50,
+    ] = 60,
     force: Annotated[bool, typer.Option("--force", help="Scan again where a demo run is there.")] = False,
 ) -> None:
     """SmolLM2-135M-Instruct over the State of the Union, both from PyPI: scan, analyze, report.
