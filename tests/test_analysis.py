@@ -15,8 +15,8 @@ from families import CONTEXT, TINY, tiny
 import keyhole
 from keyhole import tables
 from keyhole.analysis import heldout, mutation, targets
-from keyhole.analysis.intervals import clustered_mean, student, wilson
 from keyhole.errors import CorpusError, RunError, UsageError
+from keyhole.intervals import clustered_mean, student, wilson
 from keyhole.models import Model
 from keyhole.values import Values, similar
 

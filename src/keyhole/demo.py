@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -75,6 +76,40 @@ def analyze(run: Run, only: list[str], progress: Callable[[str, int], Callable[[
     from .analysis import analyze
 
     analyze(run, only=only, cells=CELLS, progress=progress)
+
+
+def show_off(out: Path, every: int, *, force: bool) -> Run:
+    """Scan, analyze and report what is not there yet, then show a few cells and where to look next."""
+    check_installed()
+    from . import report, show, store
+    from .engine import scan
+    from .progress import Bar, Stages
+
+    if out.exists() and not force:
+        run = Run(out)
+        print(f"{out} is there from before (--force scans again).\n")
+    else:
+        source = "sotu" if every == 1 else str(write_sample(store.cache_dir() / f"sotu-every-{every}.txt", every))
+        print("SmolLM2-135M-Instruct reads the State of the Union, 1790 to today …")
+        options: dict[str, Any] = {"hold_out": HOLD_OUT, "resume": not force, "force": force}
+        with Bar() as bar:
+            run = scan(str(model_file()), [source], out, progress=bar, **options)
+    if wanted := missing(run):
+        print("What its values say, and how its layers come to a prediction …")
+        with Stages() as stages:
+            analyze(run, wanted, stages)
+    page = report.write(run)
+    console = show.console()
+    console.print(show.info(run))
+    for address in worth_showing(run):
+        console.print()
+        console.rule(style="dim")
+        console.print(show.cell(run[address], limit=10))
+    console.print(f"\nLook at any of the {run.layers * run.cells:,} cells:  keyhole show {out} L{run.layers // 2}.0")
+    console.print(f'Who says a token:  keyhole tokens {out} " freedom"')
+    console.print(f"The report:  {page}")
+    console.print(f"The explorer:  keyhole serve {out}\n")
+    return run
 
 
 def worth_showing(run: Run, count: int = 3) -> list[str]:

@@ -145,9 +145,8 @@ def _scan(source: Model | str, names: list[str], config: ScanConfig, partial: st
     )
     planned = time.time()
     _check_room(partial.path, index)
-    with (
-        stop_when_asked() as stopped
-    ):  # also while results are written: a stop there would lose what no checkpoint holds
+    # also while results are written: a stop there would lose what no checkpoint holds
+    with stop_when_asked() as stopped:
         with finite(model, config):
             _run_batches(model, plan, index, config, partial, progress, stopped)
         scanned = time.time()

@@ -7,15 +7,14 @@ write a row and a line in `tests/families.py`; `prove` checks the row against th
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from .errors import ModelError, ProofFailed, UnknownFamily, UsageError
+from .quiet import attention_for, without_looking
 from .vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 Sink = Callable[[int, Tensor], None]
 """Receives (layer, coefficients [batch, tokens, cells]) while a batch runs."""
 
-SHORT_WINDOW = 96
 DEFAULT_CONTEXT = 2048
 """Units are run alone; a longer window than this has to be asked for."""
 
@@ -273,7 +272,7 @@ class Model:
     @torch.inference_mode()
     def forward(self, ids: Tensor) -> None:
         """Run the blocks on right-padded windows [rows, columns]. The vocabulary head is not run."""
-        with self.lock, _without_looking(), _attention_for(ids.shape[1], self.device):
+        with self.lock, without_looking(), attention_for(ids.shape[1], self.device):
             self.lm.base_model(input_ids=ids.to(self.device, non_blocking=True), use_cache=False)
 
     def run(self, ids: Tensor, sink: Sink) -> None:
@@ -316,56 +315,6 @@ class Model:
 
     def __repr__(self) -> str:
         return f"<keyhole.Model {self.source}: {self.config.model_type}, {self.layers} layers × {self.cells} cells>"
-
-
-@contextlib.contextmanager
-def _attention_for(columns: int, device: torch.device) -> Iterator[None]:
-    """On a GPU, short windows go through the attention kernel with the smallest tiles: at 13 to 63 tokens it takes
-    two thirds of the time of the one torch would choose (H200)."""
-    if device.type != "cuda" or columns > SHORT_WINDOW:
-        yield
-        return
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    order = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
-    with sdpa_kernel(order, set_priority=True):
-        yield
-
-
-class _Looks:
-    """What transformers would look at, put away while any thread runs a model; the last one puts it back."""
-
-    lock = threading.Lock()
-    running = 0
-    before: ClassVar[list[tuple[Any, str, Any]]] = []
-
-
-@contextlib.contextmanager
-def _without_looking() -> Iterator[None]:
-    """Keep transformers from reading inputs back: whether several texts are packed into a row (none are), whether there
-    is padding it should warn of (causal attention never sees it). On a GPU each look would wait for all work in flight.
-    """
-    from transformers import PreTrainedModel, masking_utils
-
-    looks = [
-        (masking_utils, "find_packed_sequence_indices", lambda position_ids: None),
-        (PreTrainedModel, "warn_if_padding_and_no_attention_mask", lambda *args, **kwargs: None),
-    ]
-    with _Looks.lock:
-        _Looks.running += 1
-        if _Looks.running == 1:
-            there = [(owner, name, instead) for owner, name, instead in looks if hasattr(owner, name)]
-            _Looks.before = [(owner, name, getattr(owner, name)) for owner, name, _ in there]
-            for owner, name, instead in there:
-                setattr(owner, name, instead)
-    try:
-        yield
-    finally:
-        with _Looks.lock:
-            _Looks.running -= 1
-            if not _Looks.running:
-                for owner, name, value in _Looks.before:
-                    setattr(owner, name, value)
 
 
 def prove(model: Model) -> None:

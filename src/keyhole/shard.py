@@ -23,6 +23,7 @@ from .plan import Plan, PlannedBatch
 
 PER = ("sentence", "prefix")
 KEPT_MEMORY = 256 << 20
+"""Bytes that are kept for the next layer instead of being given back to the system: about what a batch takes."""
 
 
 @dataclass(frozen=True)

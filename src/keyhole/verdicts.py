@@ -16,6 +16,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from . import intervals
+
 Row = dict[str, Any]
 Rows = Sequence[Row]
 Outcome = Literal["holds", "does not hold", "unclear"]
@@ -42,13 +44,9 @@ class Verdict:
 
 
 def wilson(rate: float, n: float) -> tuple[float, float]:
-    """The 95 % interval of a rate (Wilson's score)."""
-    if n <= 0:
-        return 0.0, 1.0
-    z = 1.959964
-    centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
-    return max(0.0, min(rate, centre - half)), min(1.0, max(rate, centre + half))
+    """The 95 % interval of a rate (Wilson's score); anything where it is of nothing."""
+    lo, hi = intervals.wilson(rate * n, n) if n > 0 else (None, None)
+    return (0.0, 1.0) if lo is None or hi is None else (lo, hi)
 
 
 def binomial(successes: int, n: int, chance: float) -> float:

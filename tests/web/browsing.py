@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import numpy as np
 import uvicorn
 from families import tiny
 
@@ -127,3 +128,34 @@ def opened(browser: Any, url: str, *, refused: Sequence[str] = (), **options: An
         assert watch.wrongs == []
     finally:
         context.close()
+
+
+def until(page: Any, holds: str, arg: Any = None) -> None:
+    """Wait for an expression or function of the page; Playwright's own way would need eval, which the policy forbids."""
+    end = time.monotonic() + 15
+    while not page.evaluate(holds, arg):
+        assert time.monotonic() < end, f"never came true: {holds} {arg}"
+        page.wait_for_timeout(20)
+
+
+def titled(page: Any, start: str) -> None:
+    until(page, "start => document.title.startsWith(start)", start)
+
+
+def go(page: Any, site: Site, route: str) -> None:
+    """To another route, until its page stands there."""
+    page.wait_for_selector("main h1")
+    page.evaluate("document.querySelector('main h1').classList.add('old')")
+    page.goto(site.url + route)
+    page.wait_for_selector("main h1:not(.old)")
+
+
+@functools.cache
+def lively(run: keyhole.Run, layer: int) -> int:
+    """A cell whose both sides are full of triggers."""
+    full = (run.units[layer] >= 0).all(1) & (run.units_negative[layer] >= 0).all(1)
+    return int(np.flatnonzero(full)[3])
+
+
+def cell_address(page: Any) -> str:
+    return str(page.locator("h1").inner_text()).split()[0]

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from functools import cache
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 import pytest
-from browsing import CELLS, LAYERS, Site, opened, small
+from browsing import CELLS, LAYERS, Site, cell_address, go, lively, opened, titled, until
 
 import keyhole
-from keyhole import annotations, intervene, prompt, show, values
+from keyhole import show, values
 from keyhole.web.search import bucket, words
 
 ROUTES = ["", "#/L1", "#/L1/7", "#/search?q=cat", "#/search", "#/prompt", "#/annotate", "#/annotate/L0/3"]
@@ -22,37 +20,6 @@ UNLABELLED = """() => [...document.querySelectorAll('input, select, textarea, bu
   e.checkVisibility() && e.getAttribute('aria-hidden') !== 'true' && !e.closest('[aria-hidden=true]') &&
   !(e.getAttribute('aria-label') || [...(e.labels ?? [])].some(l => l.textContent.trim()) || e.textContent.trim())).map(e => e.outerHTML)"""
 SIDEWAYS = "() => document.documentElement.scrollWidth - window.innerWidth"
-
-
-def until(page: Any, holds: str, arg: Any = None) -> None:
-    """Wait for an expression or function of the page; Playwright's own way would need eval, which the policy forbids."""
-    end = time.monotonic() + 15
-    while not page.evaluate(holds, arg):
-        assert time.monotonic() < end, f"never came true: {holds} {arg}"
-        page.wait_for_timeout(20)
-
-
-def titled(page: Any, start: str) -> None:
-    until(page, "start => document.title.startsWith(start)", start)
-
-
-def go(page: Any, site: Site, route: str) -> None:
-    """To another route, until its page stands there."""
-    page.wait_for_selector("main h1")
-    page.evaluate("document.querySelector('main h1').classList.add('old')")
-    page.goto(site.url + route)
-    page.wait_for_selector("main h1:not(.old)")
-
-
-@cache
-def lively(run: keyhole.Run, layer: int) -> int:
-    """A cell whose both sides are full of triggers."""
-    full = (run.units[layer] >= 0).all(1) & (run.units_negative[layer] >= 0).all(1)
-    return int(np.flatnonzero(full)[3])
-
-
-def cell_address(page: Any) -> str:
-    return str(page.locator("h1").inner_text()).split()[0]
 
 
 # All pages
@@ -443,181 +410,6 @@ def test_signs_are_the_same_on_both_sides(page: Any, site: Site) -> None:
         "async texts => { const t = await import('./static/text.js'); return texts.map(t.visible); }", texts
     )
     assert found == [show.printable(text) for text in texts]
-
-
-# Prompt
-
-
-def ask(page: Any, site: Site, text: str) -> None:
-    go(page, site, "#/prompt")
-    page.get_by_label("Text").fill(text)
-    page.get_by_role("button", name="Read").click()
-    page.wait_for_selector(".layers > li")
-
-
-def predicted(page: Any, which: int) -> list[str]:
-    shown: list[str] = page.locator(".predictions > div").nth(which).locator(".said .num").all_inner_texts()
-    return shown
-
-
-def percent(p: float) -> str:
-    share = p * 100
-    return f"{share:.0f} %" if share >= 10 else f"{share:.1f} %" if share >= 1 else f"{share:.2f} %"
-
-
-def test_prompt_shows_what_the_model_reads(live_page: Any, live: Site) -> None:
-    page = live_page
-    ask(page, live, "The cat sat")
-    view = prompt.read(small(), "The cat sat").to_json()
-    assert page.locator("button.chip").count() == len(view["tokens"])
-    assert predicted(page, 0) == [percent(p) for _, p in view["original"]]
-    assert page.locator(".layers > li").count() == LAYERS
-    first = page.locator(".layers > li").first.locator(".contributions li").first
-    assert first.locator("a").inner_text() == f"L0.{view['layers'][0]['effective'][0]['cell']}"
-    page.locator("button.chip").nth(2).click()
-    until(page, "document.querySelectorAll('button.chip')[2].getAttribute('aria-pressed') === 'true'")
-    view = prompt.read(small(), "The cat sat", position=2).to_json()
-    assert predicted(page, 0) == [percent(p) for _, p in view["original"]]
-
-
-def test_prompt_with_cells_switched_off(live_page: Any, live: Site, tmp_path: Path) -> None:
-    page = live_page
-    ask(page, live, "The dog looked")
-    original = predicted(page, 0)
-    row = page.locator(".layers > li").nth(1).locator(".contributions li").first
-    cell = int(row.locator("a").inner_text().split(".")[1])
-    row.get_by_role("button").click()
-    page.wait_for_selector(".edits li")
-    position = len(prompt.read(small(), "The dog looked").to_json()["tokens"]) - 1
-    edits = [intervene.Edit(1, cell, 0.0, (position,))]
-    view = prompt.read(small(), "The dog looked", edits=edits).to_json()
-    until(page, "document.querySelectorAll('.predictions > div')[1].querySelectorAll('.said li').length > 0")
-    assert predicted(page, 0) == original
-    assert predicted(page, 1) == [percent(p) for _, p in view["prediction"]]
-
-    page.get_by_label(f"Scale of L1.{cell}").fill("-2")
-    page.get_by_label(f"Scale of L1.{cell}").press("Enter")
-    page.get_by_label(f"Where L1.{cell} is scaled").select_option("all")
-    edits = [intervene.Edit(1, cell, -2.0, None)]
-    view = prompt.read(small(), "The dog looked", edits=edits).to_json()
-    wanted = [percent(p) for _, p in view["prediction"]]
-    until(
-        page,
-        "wanted => [...document.querySelectorAll('.predictions > div')[1].querySelectorAll('.num')].map(e => e.innerText).join() === wanted",
-        ",".join(wanted),
-    )
-    with page.expect_download() as download:
-        page.get_by_role("button", name="Save edits").click()
-    file = tmp_path / "edits.json"
-    download.value.save_as(file)
-    assert intervene.read(file, small()) == edits
-
-    page.locator(".edits li a").click()  # a look at the cell, and back: nothing is lost
-    page.wait_for_selector(".cellpage")
-    page.go_back()
-    page.wait_for_selector(".edits li")
-    page.get_by_role("button", name=f"Remove the edit of L1.{cell}").click()
-    until(page, "!document.querySelector('.edits li')")
-    assert predicted(page, 0) == original
-
-
-def test_prompt_errors_are_said(browser: Any, live: Site) -> None:
-    with opened(browser, live.url, refused=["api/prompt"]) as page:
-        go(page, live, "#/prompt")
-        page.get_by_label("Text").fill("too long " * 400)
-        page.get_by_role("button", name="Read").click()
-        assert "tokens" in page.get_by_role("alert").inner_text()
-        page.get_by_label("Text").fill("The cat")
-        page.get_by_role("button", name="Read").click()
-        page.wait_for_selector(".layers > li")
-        page.get_by_label("Cell to edit").fill("here")
-        page.get_by_role("button", name="Add").click()
-        assert "L3.17" in page.locator(".edits").inner_text()
-        page.get_by_label("Cell to edit").fill("L77.1")
-        page.get_by_role("button", name="Add").click()
-        assert "L77.1" in page.get_by_role("alert").inner_text()
-
-
-def test_exported_pages_say_what_needs_the_model(browser: Any, exported: Site) -> None:
-    with opened(browser, exported.url + "#/prompt") as page:
-        page.wait_for_selector(".missing")
-        assert "keyhole serve" in page.locator("main").inner_text()
-        go(page, exported, "#/annotate")
-        titled(page, "Annotate")
-        assert "keyhole serve" in page.locator("main").inner_text()
-        go(page, exported, "#/L0/3")
-        assert page.locator("textarea").count() == 0
-
-
-# What people write
-
-
-def test_annotating_loses_nothing(live_page: Any, live: Site) -> None:
-    page, cell = live_page, lively(live.run, 0)
-    go(page, live, f"#/annotate/L0/{cell}")
-    page.get_by_label("Your name").fill("Ann <b>")
-    page.get_by_role("button", name="Start").click()
-    assert page.locator("#annotator:invalid").count() == 1, "such a name is no file's name"
-    page.get_by_label("Your name").fill("Ann")
-    page.get_by_role("button", name="Start").click()
-    page.wait_for_selector(".marks")
-    boxes = page.locator(".marks input")
-    assert boxes.count() == len(live.run.triggers(0, cell))
-    save = page.get_by_role("button", name="Save, next")
-    assert save.is_disabled()
-    boxes.nth(0).check()
-    boxes.nth(2).check()
-    page.get_by_label("What they share").fill("a <i>shape</i>")
-    assert save.is_disabled(), "two triggers are no pattern"
-    page.reload()
-    page.wait_for_selector(".marks")
-    assert page.get_by_label("What they share").input_value() == "a <i>shape</i>"
-    assert [i for i in range(boxes.count()) if boxes.nth(i).is_checked()] == [0, 2]
-    boxes.nth(5).check()
-    page.get_by_label("semantic").check()
-    page.get_by_role("button", name="Another pattern").click()
-    for i in (1, 2, 3):
-        boxes.nth(i).check()
-    page.get_by_label("What they share").nth(1).fill("another")
-    assert page.locator(".marks li").nth(2).locator(".tag").all_inner_texts() == ["A", "B"]
-    save.click()
-    until(page, f"!document.title.startsWith('Annotate L0.{cell} ')")
-    page.wait_for_selector(".marks")
-    (saved,) = [each for each in annotations.read(live.run) if each.annotator == "ann"]
-    assert saved.to_json() == {
-        "annotator": "ann",
-        "layer": 0,
-        "cell": cell,
-        "skipped": False,
-        "patterns": [
-            {"triggers": [0, 2, 5], "description": "a <i>shape</i>", "kind": "semantic"},
-            {"triggers": [1, 2, 3], "description": "another", "kind": "shallow"},
-        ],
-    }
-    address = page.title().split()[1]
-    page.get_by_role("button", name="Skip").click()
-    until(page, "address => !document.title.startsWith('Annotate ' + address)", address)
-    page.wait_for_selector(".marks")
-    assert sum(each.skipped for each in annotations.read(live.run)) == 1
-    go(page, live, f"#/L0/{cell}")
-    page.wait_for_selector("#note")
-    assert "a <i>shape</i>" in page.locator(".written").inner_text()
-    page.goto(live.url + "#/")
-    page.locator("#map-title").scroll_into_view_if_needed()
-    page.wait_for_selector(".plane")
-    page.select_option("#measure", "pattern")
-    assert page.locator(".kind").all_inner_texts() == ["none", "shallow", "semantic", "both"]
-
-
-def test_notes_are_kept(live_page: Any, live: Site) -> None:
-    page = live_page
-    go(page, live, "#/L1/11")
-    page.get_by_label("A note on L1.11").fill("fires on <cats>")
-    page.wait_for_selector("text=Saved.")
-    assert annotations.notes(live.run)["L1.11"] == "fires on <cats>"
-    page.reload()
-    page.wait_for_selector("#note")
-    assert page.get_by_label("A note on L1.11").input_value() == "fires on <cats>"
 
 
 # Sizes

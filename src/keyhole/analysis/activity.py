@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from ..intervals import wilson
 from ..run import Run
-from .intervals import wilson
 
 
 def rows(run: Run) -> list[dict[str, Any]]:

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..intervals import rate, wilson
 from ..run import Run
 from ..values import Values
 from . import targets
-from .intervals import rate, wilson
 
 
 def rows(run: Run, values: Values) -> list[dict[str, Any]]:

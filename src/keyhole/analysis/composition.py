@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from ..intervals import rate, wilson
 from ..run import Run
-from .intervals import rate, wilson
 from .section5 import Section5
 from .stopwords import is_stop_word
 

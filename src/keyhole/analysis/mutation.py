@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ..intervals import clustered_mean
 from ..models import Model
 from ..run import Run
-from .intervals import clustered_mean
 
 DROPPED = ("first", "last", "random")
 MOST = 50

@@ -12,7 +12,7 @@ Z = 1.959963984540054
 """The 97.5 % point of the normal distribution."""
 
 
-def wilson(hits: float, n: int) -> tuple[float | None, float | None]:
+def wilson(hits: float, n: float) -> tuple[float | None, float | None]:
     """Wilson's interval of a rate of `hits` in `n`; none of nothing. `hits` may be a sum of shares, which vary less than
     hits and misses do: the interval is then wider than need be."""
     if n == 0:

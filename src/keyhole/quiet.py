@@ -1,0 +1,62 @@
+"""Around a forward pass: what torch and transformers would do by themselves, and what it costs, put aside meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import torch
+
+SHORT_WINDOW = 96
+
+
+@contextlib.contextmanager
+def attention_for(columns: int, device: torch.device) -> Iterator[None]:
+    """On a GPU, short windows go through the attention kernel with the smallest tiles: at 13 to 63 tokens it takes
+    two thirds of the time of the one torch would choose (H200)."""
+    if device.type != "cuda" or columns > SHORT_WINDOW:
+        yield
+        return
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    order = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
+    with sdpa_kernel(order, set_priority=True):
+        yield
+
+
+class _Looks:
+    """What transformers would look at, put away while any thread runs a model; the last one puts it back."""
+
+    lock = threading.Lock()
+    running = 0
+    before: ClassVar[list[tuple[Any, str, Any]]] = []
+
+
+@contextlib.contextmanager
+def without_looking() -> Iterator[None]:
+    """Keep transformers from reading inputs back: whether several texts are packed into a row (none are), whether there
+    is padding it should warn of (causal attention never sees it). On a GPU each look would wait for all work in flight.
+    """
+    from transformers import PreTrainedModel, masking_utils
+
+    looks = [
+        (masking_utils, "find_packed_sequence_indices", lambda position_ids: None),
+        (PreTrainedModel, "warn_if_padding_and_no_attention_mask", lambda *args, **kwargs: None),
+    ]
+    with _Looks.lock:
+        _Looks.running += 1
+        if _Looks.running == 1:
+            there = [(owner, name, instead) for owner, name, instead in looks if hasattr(owner, name)]
+            _Looks.before = [(owner, name, getattr(owner, name)) for owner, name, _ in there]
+            for owner, name, instead in there:
+                setattr(owner, name, instead)
+    try:
+        yield
+    finally:
+        with _Looks.lock:
+            _Looks.running -= 1
+            if not _Looks.running:
+                for owner, name, value in _Looks.before:
+                    setattr(owner, name, value)
