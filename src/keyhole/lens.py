@@ -14,6 +14,7 @@ The gain is folded into the vectors, so the unembedding is never copied, and a b
 from __future__ import annotations
 
 import copy
+import importlib.util
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -25,7 +26,7 @@ from .models import Model, check
 from .values import KEPT, LENSES
 
 BLOCK_BYTES = 256 << 20
-"""A block of logits; on a GPU as much again is scratch."""
+"""A block of logits; on a GPU twice as much."""
 CACHE_BYTES = 16 << 20
 """How much of a block a CPU goes over at once."""
 CHUNK = 64
@@ -191,16 +192,49 @@ def project(
 
     `targets` [n] asks for the rank of one token a row (−1: none). `masked` are tokens that count nowhere.
     """
-    parts = []
-    masked = torch.empty(0, dtype=torch.int64) if masked is None else masked
-    for at, logits in _blocks(vectors, weight):
-        asked = None if targets is None else targets[at : at + len(logits)].to(weight.device)
-        parts += _read(logits, kept, asked, masked.to(weight.device))
-        advance(len(logits))
-    if not parts:
+    if not len(vectors):
         raise UsageError("There are no vectors to project.")
+    masked = torch.empty(0, dtype=torch.int64) if masked is None else masked
+    masked, targets = masked.to(weight.device), None if targets is None else targets.to(weight.device)
+    if weight.device.type == "cuda" and importlib.util.find_spec("triton"):
+        return _survey(vectors, weight, kept, targets, masked, advance)
+    parts = []
+    for at, logits in _blocks(vectors, weight):
+        parts += _read(logits, kept, None if targets is None else targets[at : at + len(logits)], masked)
+        advance(len(logits))
     names = Projection.__dataclass_fields__
     return Projection(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
+
+
+@torch.inference_mode()
+def _survey(
+    vectors: Tensor,
+    weight: Tensor,
+    kept: int,
+    targets: Tensor | None,
+    masked: Tensor,
+    advance: Callable[[int], None],
+) -> Projection:
+    """`project` on a GPU."""
+    from .lens_kernels import Surveyor
+
+    ranked = targets is not None
+    found = Surveyor(len(vectors), len(weight), kept, masked, weight.device, ranked=ranked)
+    for at, logits in _blocks(vectors, weight):
+        found.take(at, logits, None if targets is None else targets[at : at + len(logits)])
+        advance(len(logits))
+    values, tokens = found.tops()
+    max_prob, entropy = found.softmax()
+    ranks = torch.zeros(len(vectors), dtype=torch.int64, device=weight.device)
+    return Projection(
+        top_tokens=tokens[0],
+        top_logits=values[0],
+        bottom_tokens=tokens[1],
+        bottom_logits=values[1],
+        max_prob=max_prob,
+        entropy=entropy,
+        ranks=ranks if targets is None else found.ranks(targets),
+    )
 
 
 @torch.inference_mode()
@@ -255,10 +289,13 @@ def _read_piece(z: Tensor, scratch: Tensor, kept: int, targets: Tensor | None, m
 def _blocks(vectors: Tensor, weight: Tensor) -> Iterator[tuple[int, Tensor]]:
     """Blocks of logits, with the place of their first row; each in the memory of the one before."""
     vocabulary = weight.shape[0]
-    most = max(1, min(len(vectors), BLOCK_BYTES // (4 * vocabulary)))
-    if most >= 64:
-        most = most // 32 * 32  # matrix products like even sizes
-    logits = torch.empty(most, vocabulary, device=weight.device)
+    gpu = weight.device.type != "cpu"
+    most = max(1, min(len(vectors), (2 if gpu else 1) * BLOCK_BYTES // (4 * vocabulary)))
+    even = 128 if gpu else 32  # matrix products like even sizes
+    if most >= 2 * even:
+        most = most // even * even
+    padded = -(-vocabulary // 16) * 16 if gpu else vocabulary  # rows that begin on an even address
+    logits = torch.empty(most, padded, device=weight.device)[:, :vocabulary]
     for at in range(0, len(vectors), most):
         rows = min(most, len(vectors) - at)
         _multiply(vectors[at : at + rows].to(weight.device).float(), weight, logits[:rows])
@@ -273,7 +310,7 @@ def _multiply(vectors: Tensor, weight: Tensor, out: Tensor) -> None:
         return
     step = max(1, (BLOCK_BYTES // 2) // (4 * weight.shape[1]))
     for at in range(0, weight.shape[0], step):
-        out[:, at : at + step] = vectors @ weight[at : at + step].float().T
+        torch.mm(vectors, weight[at : at + step].float().T, out=out[:, at : at + step])
 
 
 def largest(rows: Tensor, kept: int, *, smallest: bool = False) -> tuple[Tensor, Tensor]:
