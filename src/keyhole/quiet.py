@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import threading
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import torch
+from torch.nn import functional
 
 SHORT_WINDOW = 96
 
 
 @contextlib.contextmanager
 def attention_for(columns: int, device: torch.device) -> Iterator[None]:
-    """On a GPU, short windows go through the attention kernel with the smallest tiles: at 13 to 63 tokens it takes
-    two thirds of the time of the one torch would choose (H200)."""
+    """On a GPU, windows that are short, but not for `attention.short`, go through torch's kernel with the smallest tiles."""
     if device.type != "cuda" or columns > SHORT_WINDOW:
         yield
         return
@@ -38,13 +39,18 @@ class _Looks:
 def without_looking() -> Iterator[None]:
     """Keep transformers from reading inputs back: whether several texts are packed into a row (none are), whether there
     is padding it should warn of (causal attention never sees it). On a GPU each look would wait for all work in flight.
+    There, attention over short windows is our own, too.
     """
     from transformers import PreTrainedModel, masking_utils
 
-    looks = [
+    looks: list[tuple[Any, str, Any]] = [
         (masking_utils, "find_packed_sequence_indices", lambda position_ids: None),
         (PreTrainedModel, "warn_if_padding_and_no_attention_mask", lambda *args, **kwargs: None),
     ]
+    if torch.cuda.is_available() and importlib.util.find_spec("triton"):
+        from .attention import attention
+
+        looks.append((functional, "scaled_dot_product_attention", attention))
     with _Looks.lock:
         _Looks.running += 1
         if _Looks.running == 1:

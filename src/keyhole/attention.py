@@ -1,0 +1,148 @@
+"""Causal attention over short windows, on a GPU.
+
+A corpus cut into sentences is attention over a score of tokens, many thousand times. Kernels made for long contexts spend
+most of that on tiles that stay empty; this one takes a window and a head in one tile. What it is not made for goes to torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.nn import functional
+
+LONGEST = 64
+"""columns of a window"""
+WIDEST = 128
+"""numbers of a head"""
+
+
+@triton.jit(do_not_specialize=["columns"])
+def attend(
+    q,
+    k,
+    v,
+    out,
+    columns,
+    scale,
+    q_row,
+    q_head,
+    q_column,
+    k_row,
+    k_head,
+    k_column,
+    v_row,
+    v_head,
+    v_column,
+    HEADS: tl.constexpr,
+    SHARED: tl.constexpr,
+    WIDTH: tl.constexpr,
+    LENGTH: tl.constexpr,
+    WHOLE: tl.constexpr,
+):
+    """One window and head a program: softmax(q·kᵀ·scale)·v, each column seeing itself and what stands before it.
+
+    SHARED heads have one k and v. `out` is [rows, columns, heads, width], in one piece. A head of WIDTH numbers is padded to
+    WHOLE.
+    """
+    row = (tl.program_id(0) // HEADS).to(tl.int64)
+    head = tl.program_id(0) % HEADS
+    at = tl.arange(0, LENGTH)
+    number = tl.arange(0, WHOLE)
+    there = (at < columns)[:, None] & (number < WIDTH)[None, :]
+    queries = tl.load(q + row * q_row + head * q_head + at[:, None] * q_column + number[None, :], mask=there, other=0.0)
+    other = row * k_row + (head // SHARED) * k_head
+    keys = tl.load(k + other + at[:, None] * k_column + number[None, :], mask=there, other=0.0)
+    other = row * v_row + (head // SHARED) * v_head
+    values = tl.load(v + other + at[:, None] * v_column + number[None, :], mask=there, other=0.0)
+    scores = tl.dot(queries, tl.trans(keys)) * (scale * 1.4426950408889634)
+    scores = tl.where(at[:, None] >= at[None, :], scores, float("-inf"))
+    weights = tl.exp2(scores - tl.max(scores, 1)[:, None])
+    mixed = tl.dot(weights.to(values.dtype), values) / tl.sum(weights, 1)[:, None]
+    where = out + ((row * columns + at[:, None]) * HEADS + head) * WIDTH + number[None, :]
+    tl.store(where, mixed.to(values.dtype), mask=there)
+
+
+def fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether `attend` is made for this."""
+    return (
+        q.dim() == 4
+        and q.shape[2] == k.shape[2] <= LONGEST
+        and q.shape[3] == k.shape[3] == v.shape[3] <= WIDEST
+        and k.shape == v.shape
+        and q.shape[1] % k.shape[1] == 0
+        and q.dtype == k.dtype == v.dtype
+        and q.dtype in (torch.bfloat16, torch.float16)
+        and q.stride(3) == k.stride(3) == v.stride(3) == 1
+    )
+
+
+def short(q: Tensor, k: Tensor, v: Tensor, scale: float | None = None) -> Tensor:
+    """Causal attention of q [rows, heads, columns, width] over k and v, which may have fewer heads."""
+    rows, heads, columns, width = q.shape
+    out = torch.empty((rows, columns, heads, width), dtype=q.dtype, device=q.device)
+    length = max(16, triton.next_power_of_2(columns))
+    attend[(rows * heads,)](
+        q,
+        k,
+        v,
+        out,
+        columns,
+        float(width**-0.5 if scale is None else scale),
+        *q.stride()[:3],
+        *k.stride()[:3],
+        *v.stride()[:3],
+        HEADS=heads,
+        SHARED=heads // k.shape[1],
+        WIDTH=width,
+        LENGTH=length,
+        WHOLE=max(16, triton.next_power_of_2(width)),
+        num_warps=1 if length <= 32 else 4,
+    )
+    return out.transpose(1, 2)
+
+
+@torch.library.custom_op("keyhole::attend", mutates_args=())
+def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor:
+    """`short`, as one piece that `torch.compile` does not look into."""
+    return short(q, k, v, scale)
+
+
+@_attend.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor:
+    rows, heads, columns, width = q.shape
+    return q.new_empty((rows, columns, heads, width)).transpose(1, 2)
+
+
+_usual = functional.scaled_dot_product_attention
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    **options: Any,
+) -> Tensor:
+    """torch's `scaled_dot_product_attention`, but short causal windows on a GPU go to `short`."""
+    if (
+        is_causal
+        and attn_mask is None
+        and not dropout_p
+        and query.is_cuda
+        and (options.get("enable_gqa") or query.shape[1] == key.shape[1])
+        and not (torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad))
+        and fits(query, key, value)
+    ):
+        if torch.compiler.is_compiling():
+            compiled: Tensor = _attend(query, key, value, scale)
+            return compiled
+        return short(query, key, value, scale)
+    result: Tensor = _usual(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **options)
+    return result
