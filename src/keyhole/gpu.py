@@ -22,7 +22,7 @@ from .topk import UNFILLED
 MOST_COLUMNS = 1 << 16
 """A column is 16 bits of what `read` compares."""
 MOST_TOP = 1024
-SETTLE_BLOCK = 64
+SETTLE_BLOCK = 16
 """Cells whose statistics one program of `settle` adds up."""
 
 
@@ -44,7 +44,7 @@ class Tiling:
     """at most so many a thread: what does not fit is only needed where a survivor is found"""
 
 
-SHORT_ROWS = Tiling(rows=1, lanes=1, block=256, unroll=4, warps=1, fill=16, registers=128)
+SHORT_ROWS = Tiling(rows=1, lanes=1, block=128, unroll=8, warps=1, fill=20, registers=96)
 LONG_ROWS = Tiling(rows=1, lanes=32, block=64, unroll=2, warps=8, fill=2, registers=128)
 
 

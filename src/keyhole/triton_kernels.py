@@ -48,6 +48,11 @@ def _value(raw, KIND: tl.constexpr):
 
 
 @triton.jit
+def _load(where, known, WHOLE: tl.constexpr):
+    return tl.load(where) if WHOLE else tl.load(where, mask=known[None, :], other=0)
+
+
+@triton.jit
 def _key(bits, token):
     """The key of topk.py: smaller is better."""
     return ((0x7FFFFFFF - bits).to(tl.int64) << 32) | token
@@ -127,19 +132,26 @@ def read(
         end = tl.load(table + rows + row).to(tl.int32)
         where = x + (row.to(tl.int64) * columns * CELLS)[:, None] + cell[None, :]
         steps = tl.max((end - begin + LANES - 1) // LANES, 0)
-        begin += lane % LANES
         high = tl.full([HEIGHT, BLOCK], float("-inf"), tl.float32)
         low = tl.full([HEIGHT, BLOCK], float("inf"), tl.float32)
-        for step in range(0, steps, UNROLL):
+        # as far as every row of the tile has candidates; then, with weights, to the end of the longest
+        even = tl.min(tl.where(live, end - begin, 0) // (LANES * UNROLL), 0) * UNROLL
+        begin += lane % LANES
+        for step in range(0, even, UNROLL):
+            for ahead in tl.static_range(UNROLL):
+                place = begin + (step + ahead) * LANES
+                value = _value(_load(where + (place * CELLS)[:, None], known, WHOLE), KIND)
+                total += value
+                squares += value * value
+                active += (value > 0).to(tl.int32)
+                high = tl.maximum(high, value)
+                low = tl.minimum(low, value)
+        for step in range(even, steps, UNROLL):
             for ahead in tl.static_range(UNROLL):
                 place = begin + (step + ahead) * LANES
                 weight = ((place < end) & live).to(tl.float32)[:, None]
                 place = tl.minimum(place, end - 1)  # past its end, a row repeats its last candidate with weight 0
-                if WHOLE:
-                    raw = tl.load(where + (place * CELLS)[:, None])
-                else:
-                    raw = tl.load(where + (place * CELLS)[:, None], mask=known[None, :], other=0)
-                value = _value(raw, KIND)
+                value = _value(_load(where + (place * CELLS)[:, None], known, WHOLE), KIND)
                 weighted = value * weight
                 total += weighted
                 squares += weighted * value
@@ -326,8 +338,8 @@ def _settle_statistics(
     count = tl.zeros([BLOCK], tl.float32)
     largest = tl.full([BLOCK], float("-inf"), tl.float32)
     smallest = tl.full([BLOCK], float("inf"), tl.float32)
-    for begin in range(0, groups, 8):
-        group = begin + tl.arange(0, 8)
+    for begin in range(0, groups, 32):
+        group = begin + tl.arange(0, 32)
         inside = (group < groups)[:, None] & known[None, :]
         left = partial + (group * 5 * CELLS)[:, None] + cell[None, :]
         total += tl.sum(tl.load(left, mask=inside, other=0).to(tl.float64), 0)
