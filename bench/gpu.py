@@ -1,27 +1,31 @@
 """Scan ÷ bare forward on a GPU, side by side in one run.
 
-    python bench/gpu.py                         # all four shapes, 32,768 tokens a batch
+    python bench/gpu.py                         # all four shapes, 65,536 tokens a batch
     python bench/gpu.py --shapes paper --profile
+    python bench/gpu.py --shapes smollm2 --ways plain bare scan compiled_bare compiled_scan
     python bench/gpu.py --sweep                 # how `read` is best cut up
 
 Random-weight models of four shapes, bf16, t = 50, statistics on, both signs where a coefficient can be negative. Sentences
 of random length (log-normal, 25 tokens on average) are batched as a plan batches them. Measured in turns over the same
 batches, blocks of CUDA events, medians of the paired ratios:
 
-    bare     the forward pass, vocabulary head not run, batches ready in pinned memory
-    scan     the scan's own loop: batches prepared in a thread, forward, index
-    beside   the same with the index's kernels on a stream of their own
+    plain    the forward pass as transformers runs it, batches ready in pinned memory, vocabulary head not run
+    bare     the same as Keyhole runs it: its own attention over short windows, nothing read back
+    scan     the scan's own loop: batches prepared in a thread, forward, the index's kernels on a stream of their own
+    inline   the same with the index's kernels in the model's stream
     topk     forward, and torch.topk of every layer merged into a running list (no statistics, one sign)
+    compiled_bare, compiled_scan     bare and inline with the blocks compiled, as `keyhole scan --compile` has them
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import statistics
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -31,6 +35,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from keyhole import gpu, triton_kernels
+from keyhole.compiled import _hook, compiled
 from keyhole.gpu import GpuIndex, Tiling
 from keyhole.models import Model
 from keyhole.plan import PlannedBatch
@@ -38,6 +43,9 @@ from keyhole.shard import ScanConfig, _Runner, scan_batches
 
 TOP = 50
 DEVICE = torch.device("cuda", 0)
+WAYS = ("plain", "bare", "scan", "inline", "topk", "compiled_bare", "compiled_scan")
+FILLS = ("scan", "inline", "compiled_scan")
+"""The ways whose cost falls as their lists fill."""
 
 
 @dataclass(frozen=True)
@@ -161,8 +169,13 @@ class Contest:
         self.config = ScanConfig(top=TOP, batch_tokens=batch_tokens)
         self.prepare = _Runner(model, self.index(), self.config).prepare
         self.ready: dict[int, Any] = {}
-        self.indices = {"scan": self.index(), "beside": self.index(side_stream=True)}
+        self.calls: list[Any] = []
+        self.begin()
+
+    def begin(self) -> None:
+        """Empty lists."""
         self.best: list[torch.Tensor] = []
+        self.indices = {way: self.index(side_stream=way == "scan") for way in FILLS}
 
     def index(self, **options: Any) -> GpuIndex:
         return GpuIndex(
@@ -177,16 +190,49 @@ class Contest:
     def get_ready(self, numbers: range) -> None:
         self.ready = {number: self.prepare(self.batches[number]) for number in numbers}
 
+    @torch.inference_mode()
+    def plain(self, numbers: range) -> None:
+        for number in numbers:
+            ids = self.ready[number].ids.to(DEVICE, non_blocking=True)
+            self.model.lm.base_model(input_ids=ids, use_cache=False)
+
     def bare(self, numbers: range) -> None:
         for number in numbers:
             self.model.forward(self.ready[number].ids.to(DEVICE, non_blocking=True))
 
-    def scan(self, numbers: range, name: str = "scan") -> None:
-        for _ in scan_batches(self.model, self.batches, self.indices[name], self.config, numbers):  # type: ignore[arg-type]
+    def scan(self, numbers: range, way: str = "scan") -> None:
+        for _ in scan_batches(self.model, self.batches, self.indices[way], self.config, numbers):  # type: ignore[arg-type]
             pass
 
-    def beside(self, numbers: range) -> None:
-        self.scan(numbers, "beside")
+    def inline(self, numbers: range) -> None:
+        self.scan(numbers, "inline")
+
+    @contextlib.contextmanager
+    def compiled(self) -> Iterator[None]:
+        """The blocks compiled, the first time; afterwards the same again."""
+        if not self.calls:
+            with compiled(self.model):
+                self.calls = [block._compiled_call_impl for block in self.model.blocks]
+        handles = [down.register_forward_pre_hook(_hook(DEVICE)) for down in self.model.downs]
+        for block, call in zip(self.model.blocks, self.calls, strict=True):
+            block._compiled_call_impl = call
+        self.model.compiled = True
+        try:
+            yield
+        finally:
+            self.model.compiled = False
+            for block in self.model.blocks:
+                block._compiled_call_impl = None
+            for handle in handles:
+                handle.remove()
+
+    def compiled_bare(self, numbers: range) -> None:
+        with self.compiled():
+            self.bare(numbers)
+
+    def compiled_scan(self, numbers: range) -> None:
+        with self.compiled():
+            self.scan(numbers, "compiled_scan")
 
     def topk(self, numbers: range) -> None:
         def sink(layer: int, x: torch.Tensor) -> None:
@@ -200,48 +246,72 @@ class Contest:
             self.model.run(self.ready[number].ids.to(DEVICE, non_blocking=True), sink)
 
 
-def measure(name: str, batch_tokens: int, args: argparse.Namespace) -> str:
-    shape = SHAPES[name]
-    model = build(shape)
-    warm, blocks, size = args.warm, args.blocks, args.block_batches
+def measure(name: str, batch_tokens: int, args: argparse.Namespace) -> None:
+    model = build(SHAPES[name])
+    blocks, size = args.blocks, args.block_batches
+    ways = list(dict.fromkeys(["bare", *args.ways]))
     early = 10
-    total = early + warm + blocks * size
-    batches = Batches(batch_tokens, total)
+    before = early + args.warm
+    batches = Batches(batch_tokens, before + blocks * size)
     contest = Contest(model, batches, batch_tokens)
     # compile, grow the allocator, fill the clocks
-    for way in (contest.bare, contest.topk):
-        contest.get_ready(range(4))
-        way(range(4))
-    contest.scan(range(4))
-    contest.beside(range(4))
-    contest.indices = {"scan": contest.index(), "beside": contest.index(side_stream=True)}
+    contest.get_ready(range(3))
+    for way in ways:
+        getattr(contest, way)(range(3))
+    contest.begin()
 
     first = range(early)
     contest.get_ready(first)
     bare_early, _ = timed(lambda: contest.bare(first))
     scan_early, _ = timed(lambda: contest.scan(first))
-    contest.beside(first)
-    contest.scan(range(early, early + warm))
-    contest.beside(range(early, early + warm))
+    for way in FILLS:
+        if way in ways:
+            getattr(contest, way)(range(early if way == "scan" else 0, before))
 
-    times: dict[str, list[float]] = {way: [] for way in ("bare", "scan", "beside", "topk")}
-    host: dict[str, list[float]] = {way: [] for way in times}
-    tokens = []
+    times: dict[str, list[float]] = {way: [] for way in ways}
+    host: dict[str, list[float]] = {way: [] for way in ways}
+    tokens, places = [], []
     for block in range(blocks):
-        numbers = range(early + warm + block * size, early + warm + (block + 1) * size)
+        numbers = range(before + block * size, before + (block + 1) * size)
         contest.get_ready(numbers)
-        order = list(times) if block % 2 == 0 else list(times)[::-1]
-        for way in order:
+        for way in ways if block % 2 == 0 else ways[::-1]:
             each = getattr(contest, way)
             on_card, on_host = timed(lambda each=each, numbers=numbers: each(numbers))  # type: ignore[misc]
             times[way].append(on_card / size)
             host[way].append(on_host / size)
         tokens.append(batches.tokens(numbers) / size)
+        places.append(sum(contest.ready[number].ids.numel() for number in numbers) / size)
 
-    def ratio(way: str) -> list[float]:
-        return sorted(a / b for a, b in zip(times[way], times["bare"], strict=True))
+    median = statistics.median
 
-    def memory(way: str) -> float:
+    def against(way: str, other: str) -> str:
+        if other not in times:
+            return " " * 21
+        ratios = sorted(a / b for a, b in zip(times[way], times[other], strict=True))
+        return f"{median(ratios):6.3f} ({ratios[0]:.3f}–{ratios[-1]:.3f})"
+
+    def rate(way: str, counts: list[float]) -> float:
+        return median(count / ms / 1e3 for count, ms in zip(counts, times[way], strict=True))
+
+    print(f"\n{name}, {batch_tokens} tokens a batch, {blocks} blocks of {size} batches after {before}")
+    print(f"{'':14} ms a batch   ÷ bare                ÷ plain               M positions/s  M tokens/s  host ms")
+    for way in ways:
+        print(
+            f"{way:14} {median(times[way]):10.2f}   {against(way, 'bare')}  {against(way, 'plain')} "
+            f"{rate(way, places):14.3f} {rate(way, tokens):11.3f} {median(host[way]):8.2f}",
+            flush=True,
+        )
+    print(f"the first {early} batches: {scan_early / bare_early:.2f} × bare")
+    print(over_bare(contest, numbers), flush=True)
+    if args.profile:
+        profile(contest, numbers)
+
+
+def over_bare(contest: Contest, numbers: range) -> str:
+    """Memory of a scan over that of the bare forward."""
+    contest.indices = {"scan": contest.indices["scan"]}
+
+    def peak(way: str) -> int:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
@@ -249,38 +319,10 @@ def measure(name: str, batch_tokens: int, args: argparse.Namespace) -> str:
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated()
 
-    index_bytes = sum(
-        t.nbytes
-        for part in contest.indices["scan"]._parts.values()
-        for t in vars(part).values()
-        if isinstance(t, torch.Tensor)
-    )
-    index_alone = contest.indices["scan"].nbytes
-    contest.indices.pop("beside")
-    torch.cuda.empty_cache()
-    over = memory("scan") - memory("bare") + index_bytes  # the index itself is there in both
-    scan, beside, topk = (ratio(way) for way in ("scan", "beside", "topk"))
-    rate = [t / (ms / 1e3) for t, ms in zip(tokens, times["scan"], strict=True)]
-    median = statistics.median
-    line = (
-        f"{name:9} {batch_tokens:6} {median(times['bare']):8.2f} {median(times['scan']):8.2f} "
-        f"{median(scan):6.3f} ({scan[0]:.3f}–{scan[-1]:.3f}) {median(beside):6.3f} ({beside[0]:.3f}–{beside[-1]:.3f}) "
-        f"{median(topk):6.2f} {scan_early / bare_early:6.2f} {median(rate) / 1e6:6.2f} "
-        f"{median(host['bare']):6.2f} {median(host['scan']):6.2f} {over / 1e6:7.0f} {index_alone / 1e6:6.0f}"
-    )
-    print(line, flush=True)
-    if args.profile:
-        try:
-            profile(contest, numbers)
-        except Exception:  # noqa: BLE001 - the times stand without it
-            traceback.print_exc()
-    return line
-
-
-HEADER = (
-    "shape      batch  bare ms  scan ms   scan÷bare             beside÷bare         topk÷  early÷ Mtok/s "
-    "host: bare   scan  over MB  index MB"
-)
+    index = contest.indices["scan"]
+    held = sum(t.nbytes for part in index._parts.values() for t in vars(part).values() if isinstance(t, torch.Tensor))
+    over = peak("scan") - peak("bare") + held  # what the index holds is there in both
+    return f"memory over bare {over / 1e6:.0f} MB, of which the lists {index.nbytes / 1e6:.0f} MB"
 
 
 def profile(contest: Contest, numbers: range) -> None:
@@ -310,19 +352,19 @@ def sweep(args: argparse.Namespace) -> None:
     tilings = [
         Tiling(rows, 1, block, unroll, warps, fill, registers)
         for rows, block, unroll, warps, fill, registers in [
-            (4, 256, 4, 4, 4, 128),
-            (4, 256, 4, 4, 8, 128),
-            (4, 256, 4, 4, 16, 128),
-            (4, 256, 2, 4, 4, 128),
-            (4, 256, 8, 4, 4, 128),
-            (4, 256, 4, 4, 3, None),
-            (4, 256, 4, 4, 5, 96),
-            (8, 256, 4, 8, 2, 128),
-            (2, 256, 4, 2, 8, 128),
             (1, 256, 4, 1, 16, 128),
+            (1, 256, 8, 1, 16, 128),
+            (1, 256, 6, 1, 16, 128),
+            (1, 256, 4, 1, 8, None),
+            (1, 256, 4, 1, 20, 96),
+            (1, 128, 8, 1, 16, 128),
+            (1, 128, 8, 1, 20, 96),
+            (1, 128, 6, 1, 24, 80),
+            (1, 128, 4, 1, 24, 80),
+            (1, 128, 4, 1, 32, 64),
+            (2, 128, 4, 2, 8, 128),
             (4, 128, 4, 4, 5, 96),
-            (4, 128, 8, 4, 5, 96),
-            (4, 512, 4, 8, 2, 128),
+            (1, 512, 4, 2, 8, 128),
         ]
     ]
     copy = torch.empty(1 << 30, device=DEVICE, dtype=torch.uint8)
@@ -380,13 +422,14 @@ def sweep(args: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=list(SHAPES))
-    parser.add_argument("--batch-tokens", nargs="+", type=int, default=[32768])
+    parser.add_argument("--batch-tokens", nargs="+", type=int, default=[65536])
     parser.add_argument(
         "--warm", type=int, default=60, help="batches before the measured ones: the bars are up by then"
     )
-    parser.add_argument("--blocks", type=int, default=7)
-    parser.add_argument("--block-batches", type=int, default=8)
+    parser.add_argument("--blocks", type=int, default=5)
+    parser.add_argument("--block-batches", type=int, default=16)
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--ways", nargs="+", default=["plain", "bare", "scan", "topk"], choices=WAYS)
     parser.add_argument("--sweep", action="store_true")
     args = parser.parse_args()
     print(
@@ -397,20 +440,14 @@ def main() -> None:
     if args.sweep:
         sweep(args)
         return
-    lines = []
     for tokens in args.batch_tokens:
         for name in args.shapes:
-            began = time.perf_counter()
             gc.collect()
             torch.cuda.empty_cache()
             try:
-                lines.append(measure(name, tokens, args))
+                measure(name, tokens, args)
             except Exception:  # noqa: BLE001 - one shape's failure must not lose the others
                 traceback.print_exc()
-                lines.append(f"{name:9} {tokens:6} FAILED")
-            print(f"  ({time.perf_counter() - began:.0f} s)", flush=True)
-    print("\n" + HEADER)
-    print("\n".join(lines))
 
 
 if __name__ == "__main__":

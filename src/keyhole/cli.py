@@ -87,6 +87,12 @@ def scan(
         str, typer.Option(help="auto, cpu, cuda, cuda:1, mps, … or split: over all GPUs, for a model larger than one.")
     ] = "auto",
     dtype: Annotated[Dtype, typer.Option(help="auto: float32 on a CPU, else the checkpoint's own.")] = Dtype.auto,
+    compile_: Annotated[
+        bool,
+        typer.Option(
+            "--compile", help="Compile the model's blocks first: half a minute, and Llama-like models run faster."
+        ),
+    ] = False,
     shard: Annotated[
         str | None, typer.Option(help="Scan part i of n (i from 1), as in 2/8; merge the parts after.")
     ] = None,
@@ -123,6 +129,7 @@ def scan(
         "text_field": text_field,
         "trust_remote_code": trust_remote_code,
         "hold_out": hold_out,
+        "compile": compile_,
     }
     if from_ is not None:
         model, corpus, options, shard = _repeat(context, from_, model, corpus, options, shard)
@@ -159,7 +166,7 @@ def _repeat(
         before, source, texts = manifest["config"], manifest["model"]["source"], manifest["corpus"]["sources"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"--from {path}: not a manifest that can be read ({error!r}).") from None
-    rename = {"context": "context_"}
+    rename = {"context": "context_", "compile": "compile_"}
     given = {
         name: value
         for name, value in options.items()

@@ -61,8 +61,8 @@ def scan(
     """Find every key's trigger examples in one pass over a corpus, into the run directory `out`.
 
     With `processes`, a model given by name is scanned by so many processes, on CUDA with a GPU each, to the same bytes.
-    `options` are the fields of `ScanConfig`: top, per, unit, context, max_tokens, batch_tokens, bos, text_field, hold_out, and
-    for a model given by name device, dtype and trust_remote_code.
+    `options` are the fields of `ScanConfig`: top, per, unit, context, max_tokens, batch_tokens, bos, text_field, hold_out,
+    compile, and for a model given by name device, dtype and trust_remote_code.
     """
     unknown = set(options) - set(ScanConfig.__dataclass_fields__)
     if unknown:
@@ -142,12 +142,13 @@ def _scan(source: Model | str, names: list[str], config: ScanConfig, partial: st
         per=config.per,
         context=config.context or 0,
         unit_offsets=plan.unit_offsets if summary.split_units and config.per == "sentence" else None,
+        beside=not config.compile,
     )
     planned = time.time()
     _check_room(partial.path, index)
     # also while results are written: a stop there would lose what no checkpoint holds
     with stop_when_asked() as stopped:
-        with finite(model, config):
+        with finite(model, config), _compiled(model, config):
             _run_batches(model, plan, index, config, partial, progress, stopped)
         scanned = time.time()
         save_results(index, plan.unit_offsets, partial)
@@ -161,6 +162,14 @@ def _scan(source: Model | str, names: list[str], config: ScanConfig, partial: st
         }
         partial.finish(manifest, _log(model, seconds))
     return Run(partial.out)
+
+
+def _compiled(model: Model, config: ScanConfig) -> contextlib.AbstractContextManager[None]:
+    if not config.compile:
+        return contextlib.nullcontext()
+    from .compiled import compiled
+
+    return compiled(model)
 
 
 def _log(model: Model, seconds: dict[str, float]) -> dict[str, Any]:

@@ -66,17 +66,24 @@ def make_index(
     per: str,
     context: int,
     unit_offsets: npt.NDArray[np.int64] | None = None,
+    beside: bool = True,
 ) -> AnyIndex:
     """The index for coefficients that come from `devices`, one a layer, in windows of at most `context` tokens.
 
-    `unit_offsets` are given where a unit may come in several windows, of which only the best may enter.
+    `unit_offsets` are given where a unit may come in several windows, of which only the best may enter. `beside`: on a GPU,
+    read coefficients while the model goes on; not where their memory may be used again at once, as compiled blocks do.
     """
     if all(device.type == "cuda" for device in devices) and importlib.util.find_spec("triton"):
         from .gpu import GpuIndex
 
         if GpuIndex.fits(columns=context, top=top):
             # beside the model's own kernels: the read moves bytes while the matrix products compute
-            options: dict[str, Any] = {"signed": signed, "per": per, "unit_offsets": unit_offsets, "side_stream": True}
+            options: dict[str, Any] = {
+                "signed": signed,
+                "per": per,
+                "unit_offsets": unit_offsets,
+                "side_stream": beside,
+            }
             return GpuIndex(devices, cells, top, **options)
     offsets = unit_offsets
     unit_of = None if offsets is None else lambda tokens: np.searchsorted(offsets, tokens, side="right") - 1

@@ -143,6 +143,8 @@ class Model:
         self.revision = revision
         self.edits: tuple[Edit, ...] = ()
         """what it was edited to for good (`intervene.apply`)"""
+        self.compiled = False
+        """whether its blocks are compiled just now (`compiled.compiled`)"""
         self.lock = threading.RLock()
         """held while it runs: hooks are the whole model's, so two threads must not share a forward"""
         self.config = lm.config
@@ -281,6 +283,12 @@ class Model:
         def hook(layer: int) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
             return lambda module, inputs: sink(layer, inputs[0].reshape(*ids.shape, self.cells))
 
+        if self.compiled:
+            from .compiled import taking
+
+            with self.lock, taking(lambda layer, x: sink(layer, x.reshape(*ids.shape, self.cells))):
+                self.forward(ids)
+            return
         with self.lock:
             handles = [down.register_forward_pre_hook(hook(layer)) for layer, down in enumerate(self.downs)]
             try:

@@ -40,6 +40,7 @@ class ScanConfig:
     text_field: str | None = None
     device: str = "auto"
     dtype: str = "auto"
+    compile: bool = False
     trust_remote_code: bool = False
     hold_out: float = 0.0
     shard: tuple[int, int] | None = None

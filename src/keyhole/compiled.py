@@ -1,0 +1,103 @@
+"""The blocks of a model compiled by `torch.compile`, for as long as a scan runs.
+
+All blocks of a model do the same to different weights, so one of them is compiled and the others share it; every length and
+number of rows goes through the same code. The coefficients leave a compiled block through an operator of our own, which the
+compiler can neither look into nor leave out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .errors import ModelError, UsageError
+from .models import Model, Sink
+from .shard import is_out_of_memory
+
+
+class _Here(threading.local):
+    """What this thread does with the coefficients that come."""
+
+    sink: Sink | None = None
+    layer = 0
+
+
+_here = _Here()
+
+
+@torch.library.custom_op("keyhole::take", mutates_args=("taken",))
+def _take(coefficients: Tensor, taken: Tensor) -> None:
+    """Hand one layer's coefficients on. It is said to change `taken`, so that it is not optimised away."""
+    if _here.sink is not None:
+        _here.sink(_here.layer, coefficients)
+    _here.layer += 1
+
+
+@_take.register_fake
+def _(coefficients: Tensor, taken: Tensor) -> None:
+    return None
+
+
+@contextlib.contextmanager
+def taking(sink: Sink) -> Iterator[None]:
+    """Give a compiled model's coefficients to `sink`, layer after layer, during one forward pass."""
+    _here.sink, _here.layer = sink, 0
+    try:
+        yield
+    finally:
+        _here.sink = None
+
+
+@functools.cache
+def _hook(device: torch.device) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+    """Always the same for a device: what was compiled with it is then found again by the next scan."""
+    taken = torch.zeros(1, dtype=torch.int8, device=device)
+
+    def hook(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        torch.ops.keyhole.take(inputs[0], taken)
+
+    return hook
+
+
+@contextlib.contextmanager
+def compiled(model: Model) -> Iterator[None]:
+    """The model with its blocks compiled; afterwards as it was."""
+    if model.split:
+        raise UsageError("--compile works on one device: leave it out with --device split.")
+    inside = (module for block in model.blocks for module in block.modules())
+    if any(module._forward_pre_hooks or module._forward_hooks for module in inside):
+        # blocks share what is compiled for one of them, and what hooks do to each would be lost
+        raise UsageError(f"--compile leaves out hooks, and {model.source} has some (edits are hooks): scan without it.")
+    handles = [down.register_forward_pre_hook(_hook(model.device)) for down in model.downs]
+    try:
+        for block in model.blocks:
+            block.compile(dynamic=True)
+        model.compiled = True
+        _warm_up(model)
+        yield
+    finally:
+        model.compiled = False
+        for block in model.blocks:
+            block._compiled_call_impl = None
+        for handle in handles:
+            handle.remove()
+
+
+def _warm_up(model: Model) -> None:
+    """Compile, on a batch of always the same shape: what the compiler decides by shape must not depend on the text."""
+    try:
+        model.forward(torch.zeros(2, 12, dtype=torch.int64))
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        said = str(error).strip().splitlines() or [""]
+        raise ModelError(
+            f"{model.source} could not be compiled ({type(error).__name__}: {said[0]}). Scan without --compile: the result "
+            "is the same up to rounding."
+        ) from error
