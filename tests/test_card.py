@@ -1,0 +1,139 @@
+"""The whole way on a CUDA card, each result against the same on the CPU. float32, so that only rounding is between them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from families import tiny, tokenizer
+
+import keyhole
+from keyhole import prompt, tables
+from keyhole.intervene import Edit
+from keyhole.recheck import verify
+
+CARD = os.environ.get("KEYHOLE_TEST_CARD", "cuda")  # another device only tries the tests themselves
+pytestmark = pytest.mark.skipif(CARD == "cuda" and not torch.cuda.is_available(), reason="needs a CUDA device")
+TEXT = "The cat sat on the mat"
+
+
+@pytest.fixture(scope="module", params=["llama", "gpt2", "opt"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("models") / request.param
+    tiny(request.param).lm.save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    return str(folder)
+
+
+def scanned(folder: str, text: Path, out: Path, **options: object) -> keyhole.Run:
+    chosen = {"device": CARD, "dtype": "float32", "top": 4, "unit": "line", "batch_tokens": 300} | options
+    return keyhole.scan(folder, [text], out=out, **chosen)  # type: ignore[arg-type]
+
+
+def near(one: keyhole.Run, other: keyhole.Run) -> None:
+    for side in ("", "_negative"):
+        mine, theirs = (getattr(run, "coefficients" + side) for run in (one, other))
+        np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-5)
+        assert (getattr(one, "units" + side) == getattr(other, "units" + side)).mean() > 0.99
+    np.testing.assert_array_equal(one.stats.n, other.stats.n)
+    np.testing.assert_allclose(one.stats.mean, other.stats.mean, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(one.stats.max, other.stats.max, rtol=1e-3, atol=1e-5)
+
+
+def same_bytes(one: keyhole.Run, other: keyhole.Run) -> None:
+    assert one.manifest["files"] == other.manifest["files"]
+
+
+def test_a_card_is_what_a_user_gets(folder: str, text: Path, tmp_path: Path) -> None:
+    run = keyhole.scan(
+        folder, [text], out=tmp_path / "run", top=4, unit="line", device="auto" if CARD == "cuda" else CARD
+    )
+    assert run.manifest["config"]["device"] == CARD
+    assert verify(run, cells=10).ok
+
+
+@pytest.mark.parametrize("per", ["sentence", "prefix"])
+def test_a_scan(folder: str, per: str, text: Path, tmp_path: Path) -> None:
+    here = scanned(folder, text, tmp_path / "cpu", device="cpu", per=per)
+    there = scanned(folder, text, tmp_path / "card", per=per)
+    near(here, there)
+    same_bytes(there, scanned(folder, text, tmp_path / "again", per=per))
+    assert verify(there, cells=10).ok
+
+
+def test_shards_of_a_scan_merge_to_its_bytes(folder: str, text: Path, tmp_path: Path) -> None:
+    whole = scanned(folder, text, tmp_path / "whole")
+    parts = [scanned(folder, text, tmp_path / f"part{i}", shard=f"{i}/2").path for i in (1, 2)]
+    same_bytes(whole, keyhole.merge(tmp_path / "merged", parts))
+
+
+def test_a_model_spread_over_the_cards_there_are(folder: str, text: Path, tmp_path: Path) -> None:
+    pytest.importorskip("accelerate", reason="the split extra is not installed")
+    near(scanned(folder, text, tmp_path / "one"), scanned(folder, text, tmp_path / "split", device="split"))
+
+
+def test_a_compiled_scan(folder: str, text: Path, tmp_path: Path) -> None:
+    near(scanned(folder, text, tmp_path / "plain"), scanned(folder, text, tmp_path / "compiled", compile=True))
+
+
+def test_memory_that_runs_out_halves_the_batch(
+    folder: str, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = keyhole.load(folder, device=CARD, dtype="float32")
+    run, asked = model.run, []
+
+    def scarce(ids: torch.Tensor, sink: object) -> None:
+        asked.append(ids.numel())
+        if ids.numel() > 100:
+            raise torch.OutOfMemoryError("none left")
+        run(ids, sink)  # type: ignore[arg-type]
+
+    whole = scanned(model, text, tmp_path / "whole")  # type: ignore[arg-type]
+    monkeypatch.setattr(model, "run", scarce)
+    near(whole, scanned(model, text, tmp_path / "halved"))  # type: ignore[arg-type]
+    assert max(asked) > 100
+
+
+def test_every_table_and_shade(folder: str, text: Path, tmp_path: Path) -> None:
+    """From one run, so that both look at the same triggers."""
+    found = []
+    for number, device in enumerate(("cpu", CARD)):
+        run = scanned(folder, text, tmp_path / str(number), device="cpu")
+        options = {"valid": str(text), "samples": 20, "cells": 3, "lens": ["raw", "norm"]}
+        keyhole.analyze(run, model=keyhole.load(folder, device=device, dtype="float32"), **options)  # type: ignore[arg-type]
+        found.append(run)
+    for name in ("activity", "agreement", "rank", "mutation", "composition", "refinement"):
+        rows = [tables.read(run.path, name) for run in found]
+        assert len(rows[0]) == len(rows[1]) > 0
+        for one, other in zip(*rows, strict=True):
+            for column, value in one.items():
+                if isinstance(value, float) and np.isfinite(value):
+                    assert other[column] == pytest.approx(value, rel=0.05, abs=0.05), (name, column)
+    shades = [run._array("shading").astype(int) for run in found]
+    assert abs(shades[0] - shades[1]).max() <= 1
+
+
+def test_a_prompt_and_an_edit(folder: str) -> None:
+    models = [keyhole.load(folder, device=device, dtype="float32") for device in ("cpu", CARD)]
+    for edits in ([], [Edit(layer=1, cell=3, scale=-4.0), Edit(layer=0, cell=7, scale=0.0, positions=(2,))]):
+        one, other = (prompt.read(model, TEXT, edits=edits).to_json() for model in models)
+        same(one, other)
+
+
+def same(one: object, other: object) -> None:
+    """The same thing, numbers up to rounding."""
+    assert type(one) is type(other)
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()  # type: ignore[attr-defined]
+        for key in one:
+            same(one[key], other[key])  # type: ignore[index]
+    elif isinstance(one, list):
+        for a, b in zip(one, other, strict=True):  # type: ignore[call-overload]
+            same(a, b)
+    elif isinstance(one, float):
+        assert one == pytest.approx(other, rel=1e-2, abs=1e-4)
+    else:
+        assert one == other
