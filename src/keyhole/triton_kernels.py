@@ -59,6 +59,12 @@ def _key(bits, token):
 
 
 @triton.jit
+def _token(key):
+    """The token of a key (or a token itself), in 32 bits that compare as it does."""
+    return key.to(tl.int32) ^ LOWEST
+
+
+@triton.jit
 def _append(counts, pending, last, known, cell, hit, bits, token, WIDTH: tl.constexpr):
     """Survivors into their cells' slots, in any order; the count goes on where the slots end.
 
@@ -70,6 +76,38 @@ def _append(counts, pending, last, known, cell, hit, bits, token, WIDTH: tl.cons
     where = cell[None, :] + tl.zeros_like(bits)
     slot = tl.atomic_add(counts + where, 1, mask=hit, sem="relaxed")
     tl.store(pending + where.to(tl.int64) * WIDTH + slot, key, mask=hit & (slot < WIDTH))
+
+
+@triton.jit
+def _column(
+    where,
+    begin,
+    end,
+    live,
+    known,
+    best,
+    steps,
+    CELLS: tl.constexpr,
+    KIND: tl.constexpr,
+    ROWS: tl.constexpr,
+    LANES: tl.constexpr,
+    UNROLL: tl.constexpr,
+):
+    """The first column at which each row's `best` [ROWS, cells] stands; `begin` is each lane's first."""
+    BLOCK: tl.constexpr = best.shape[1]
+    if LANES > 1:
+        best = tl.reshape(tl.broadcast_to(best[:, None, :], [ROWS, LANES, BLOCK]), [ROWS * LANES, BLOCK])
+    found = tl.full([ROWS * LANES, BLOCK], HIGHEST, tl.int32)
+    for step in range(0, steps, UNROLL):
+        here = where + ((begin + step * LANES) * CELLS)[:, None]
+        for ahead in tl.static_range(UNROLL):
+            at = begin + (step + ahead) * LANES
+            inside = ((at < end) & live)[:, None] & known[None, :]
+            each = _value(tl.load(here + ahead * LANES * CELLS, mask=inside, other=0), KIND)
+            found = tl.minimum(found, tl.where(inside & (each == best), at[:, None], HIGHEST))
+    if LANES > 1:
+        found = tl.min(tl.reshape(found, [ROWS, LANES, BLOCK]), 1)
+    return found
 
 
 @triton.jit(do_not_specialize=["layer", "rows", "columns", "tiles", "groups"])
@@ -113,11 +151,11 @@ def read(
     lane = tl.arange(0, HEIGHT)
     bar = tl.load(bars + layer * CELLS + cell, mask=known, other=HIGHEST)
     last = keys + (layer * CELLS + cell).to(tl.int64) * TOP + TOP - 1
-    latest = tl.load(last, mask=known, other=0) & 0xFFFFFFFF
+    latest = _token(tl.load(last, mask=known, other=0))
     if SIGNED:
         low_bar = tl.load(bars + (LAYERS + layer) * CELLS + cell, mask=known, other=HIGHEST)
         low_last = keys + ((LAYERS + layer) * CELLS + cell).to(tl.int64) * TOP + TOP - 1
-        low_latest = tl.load(low_last, mask=known, other=0) & 0xFFFFFFFF
+        low_latest = _token(tl.load(low_last, mask=known, other=0))
     total = tl.zeros([HEIGHT, BLOCK], tl.float32)
     squares = tl.zeros([HEIGHT, BLOCK], tl.float32)
     active = tl.zeros([HEIGHT, BLOCK], tl.int32)
@@ -138,9 +176,9 @@ def read(
         even = tl.min(tl.where(live, end - begin, 0) // (LANES * UNROLL), 0) * UNROLL
         begin += lane % LANES
         for step in range(0, even, UNROLL):
+            here = where + ((begin + step * LANES) * CELLS)[:, None]
             for ahead in tl.static_range(UNROLL):
-                place = begin + (step + ahead) * LANES
-                value = _value(_load(where + (place * CELLS)[:, None], known, WHOLE), KIND)
+                value = _value(_load(here + ahead * LANES * CELLS, known, WHOLE), KIND)
                 total += value
                 squares += value * value
                 active += (value > 0).to(tl.int32)
@@ -172,34 +210,23 @@ def read(
         whole_row = first_row + tl.arange(0, ROWS)
         there = (whole_row < rows)[:, None]
         first = tl.load(table + 2 * rows + tl.minimum(whole_row, rows - 1))[:, None]
-        hit = ((bits > bar[None, :]) | ((bits == bar[None, :]) & (first <= latest[None, :]))) & there
+        early = _token(tl.maximum(first, 0))
+        hit = ((bits > bar[None, :]) | ((bits == bar[None, :]) & (early <= latest[None, :]))) & there
         passed = hit
         if SIGNED:
-            low_hit = (low_bits > low_bar[None, :]) | ((low_bits == low_bar[None, :]) & (first <= low_latest[None, :]))
+            low_hit = (low_bits > low_bar[None, :]) | ((low_bits == low_bar[None, :]) & (early <= low_latest[None, :]))
             low_hit = low_hit & there
             passed = hit | low_hit
         if tl.max(tl.max(passed.to(tl.int32), 1), 0) > 0:
             if not PREFIX:  # where in its row each one stands: look again
-                high_at = tl.full([HEIGHT, BLOCK], HIGHEST, tl.int32)
-                low_at = tl.full([HEIGHT, BLOCK], HIGHEST, tl.int32)
-                if LANES > 1:
-                    high = tl.reshape(tl.broadcast_to(row_high[:, None, :], [ROWS, LANES, BLOCK]), [HEIGHT, BLOCK])
-                    low = tl.reshape(tl.broadcast_to(row_low[:, None, :], [ROWS, LANES, BLOCK]), [HEIGHT, BLOCK])
-                for step in range(steps):
-                    at = begin + step * LANES
-                    inside = ((at < end) & live)[:, None] & known[None, :]
-                    again = tl.load(where + (at * CELLS)[:, None], mask=inside, other=0)
-                    each = _value(again, KIND)
-                    high_at = tl.minimum(high_at, tl.where(inside & (each == high), at[:, None], HIGHEST))
-                    if SIGNED:
-                        low_at = tl.minimum(low_at, tl.where(inside & (each == low), at[:, None], HIGHEST))
-                if LANES > 1:
-                    high_at = tl.min(tl.reshape(high_at, [ROWS, LANES, BLOCK]), 1)
-                    low_at = tl.min(tl.reshape(low_at, [ROWS, LANES, BLOCK]), 1)
-                _append(counts, pending, last, known, cell, hit, bits, first + high_at, WIDTH)
-                if SIGNED:
-                    low_counts, low_pending = counts + CELLS, pending + CELLS * WIDTH
-                    _append(low_counts, low_pending, low_last, known, cell, low_hit, low_bits, first + low_at, WIDTH)
+                if tl.max(tl.max(hit.to(tl.int32), 1), 0) > 0:
+                    at = _column(where, begin, end, live, known, row_high, steps, CELLS, KIND, ROWS, LANES, UNROLL)
+                    _append(counts, pending, last, known, cell, hit, bits, first + at, WIDTH)
+                if SIGNED:  # noqa: SIM102 - decided when it is compiled
+                    if tl.max(tl.max(low_hit.to(tl.int32), 1), 0) > 0:
+                        at = _column(where, begin, end, live, known, row_low, steps, CELLS, KIND, ROWS, LANES, UNROLL)
+                        low_counts, low_pending = counts + CELLS, pending + CELLS * WIDTH
+                        _append(low_counts, low_pending, low_last, known, cell, low_hit, low_bits, first + at, WIDTH)
             else:  # every prefix that passes, not the row's best alone
                 column_0 = tl.load(table + 2 * rows + row)
                 for step in range(steps):
