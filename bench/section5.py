@@ -28,7 +28,8 @@ from keyhole.lens import Head
 def floor(head: Head, prefixes: Prefixes, batch_tokens: int) -> None:
     model = head.model
     width = head.weight.shape[1]
-    step = max(1, lens.BLOCK_BYTES // 4 // (4 * head.vocabulary))
+    block = lens.BLOCK_BYTES if model.device.type == "cuda" else lens.BLOCK_BYTES // 4  # as section 5 has it
+    step = max(1, block // (4 * head.vocabulary))
     for rows in section5.batches([len(ids) for ids in prefixes.ids], batch_tokens):
         batch = model.batch([prefixes.ids[row] for row in rows])
         model.forward(batch.ids)

@@ -76,12 +76,10 @@ def compare(z: torch.Tensor, *, masks: bool, kept: int) -> None:
     keys, sums, above = survey_plain(z, masked, targets)
     assert torch.equal(kept_keys["survey"], keys)
     assert torch.equal(kept_keys["gather"], gather_plain(z, masked, kept_keys["chunks"]))
-    most, total, weighted = found.sums.cpu().double().unbind(2)
-    largest = most.amax(1)
-    share = (most - largest[:, None]).exp()
+    largest, total, weighted = (each.cpu() for each in found._added())
     assert torch.equal(largest.float(), sums[:, 0].float())
-    torch.testing.assert_close((total * share).sum(1), sums[:, 1], rtol=1e-5, atol=0.0)
-    torch.testing.assert_close((weighted * share).sum(1), sums[:, 2], rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(total, sums[:, 1], rtol=1e-5, atol=0.0)
+    torch.testing.assert_close(weighted, sums[:, 2], rtol=1e-5, atol=1e-4)
     assert torch.equal(found.above.cpu().sum(1)[1:], above[1:])
 
 
@@ -134,6 +132,17 @@ def check_projection(z: torch.Tensor, masked: torch.Tensor, kept: int) -> None:
     for row, target in enumerate(targets.tolist()):
         above = 0 if target < 0 else int((z[row] > z[row, target]).sum()) + 1
         assert int(got.ranks[row]) == above
+
+
+def test_residuals_read_by_kernels_as_the_head_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    z = some_logits(4, 8, 900).to(DEVICE)
+    tokens = torch.randint(0, 900, (8,), device=DEVICE)
+    monkeypatch.setattr(lens, "BLOCK_BYTES", 4 * 900 * 3)
+    tops, probabilities = lens._survey_heads(lambda rows: rows.clone(), z, 900, tokens)
+    assert torch.equal(tops, torch.sort(z, dim=1, descending=True, stable=True).indices[:, 0])
+    assert probabilities is not None
+    expected = torch.softmax(z.double(), 1).gather(1, tokens[:, None]).flatten()
+    torch.testing.assert_close(probabilities.double(), expected, rtol=1e-5, atol=1e-12)
 
 
 @on_the_card

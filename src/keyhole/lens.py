@@ -115,6 +115,8 @@ class Head:
     @torch.inference_mode()
     def read(self, residuals: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """The top token of each residual [n, model] as the model reads it, and the probability it gives one token each."""
+        if _has_kernels(self.weight.device):
+            return _survey_heads(self.logits, residuals, self.vocabulary, tokens)
         tops, probabilities = [], []
         step = max(1, BLOCK_BYTES // 4 // (4 * self.vocabulary))
         for at in range(0, len(residuals), step):
@@ -196,7 +198,7 @@ def project(
         raise UsageError("There are no vectors to project.")
     masked = torch.empty(0, dtype=torch.int64) if masked is None else masked
     masked, targets = masked.to(weight.device), None if targets is None else targets.to(weight.device)
-    if weight.device.type == "cuda" and importlib.util.find_spec("triton"):
+    if _has_kernels(weight.device):
         return _survey(vectors, weight, kept, targets, masked, advance)
     parts = []
     for at, logits in _blocks(vectors, weight):
@@ -204,6 +206,29 @@ def project(
         advance(len(logits))
     names = Projection.__dataclass_fields__
     return Projection(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
+
+
+def _has_kernels(device: torch.device) -> bool:
+    return device.type == "cuda" and importlib.util.find_spec("triton") is not None
+
+
+def _survey_heads(
+    logits_of: Callable[[Tensor], Tensor], residuals: Tensor, vocabulary: int, tokens: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """`Head.read` on a GPU."""
+    from .lens_kernels import Surveyor
+
+    none = torch.empty(0, dtype=torch.int64, device=residuals.device)
+    found = Surveyor(len(residuals), vocabulary, 1, none, residuals.device, ranked=False)
+    asked = torch.empty(len(residuals), device=residuals.device)
+    step = max(1, BLOCK_BYTES // (4 * vocabulary))
+    for at in range(0, len(residuals), step):
+        logits = logits_of(residuals[at : at + step])
+        found.take(at, logits, None)
+        if tokens is not None:
+            asked[at : at + step] = logits.gather(1, tokens[at : at + step, None]).flatten()
+    tops = found.tops()[1][0, :, 0]
+    return tops, None if tokens is None else (asked.double() - found.log_total()).exp().float()
 
 
 @torch.inference_mode()

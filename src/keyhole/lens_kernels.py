@@ -197,13 +197,22 @@ class Surveyor:
         values[1] *= -1
         return values, places
 
+    def _added(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Softmax's three numbers of each row, in double precision."""
+        most, total, weighted = self.sums.double().unbind(2)
+        largest = most.amax(1)
+        share = (most - largest[:, None]).exp()
+        return largest, (total * share).sum(1), (weighted * share).sum(1)
+
+    def log_total(self) -> Tensor:
+        """The log of softmax's denominator, in double precision."""
+        largest, total, _ = self._added()
+        return largest + total.log()
+
     def softmax(self) -> tuple[Tensor, Tensor]:
         """The largest probability of each row, and the entropy in nats."""
-        most, total, weighted = self.sums.double().unbind(2)
-        largest = most.amax(1, keepdim=True)
-        share = (most - largest).exp()
-        total, weighted = (total * share).sum(1), (weighted * share).sum(1)
-        return (1 / total).float(), (largest.flatten() + total.log() - weighted / total).float()
+        largest, total, weighted = self._added()
+        return (1 / total).float(), (largest + total.log() - weighted / total).float()
 
     def ranks(self, targets: Tensor) -> Tensor:
         return torch.where(targets >= 0, self.above.sum(1) + 1, 0)
