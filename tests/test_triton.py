@@ -322,6 +322,8 @@ def test_the_index_is_chosen_by_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(cpu, Index)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert isinstance(make_index([torch.device("cuda", 0)] * 2, 4, 3, **options), Index)  # type: ignore[arg-type]
+    assert GpuIndex.fits(columns=2048, cells=14_336, top=50)
+    assert not GpuIndex.fits(columns=65_536, cells=32_768, top=50)  # a window's places would not fit in 32 bits
 
 
 # On a card: sizes that fill it, whole scans

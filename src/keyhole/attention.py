@@ -70,6 +70,7 @@ def fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether `attend` is made for this."""
     return (
         q.dim() == 4
+        and q.shape[0] == k.shape[0]
         and q.shape[2] == k.shape[2] <= LONGEST
         and q.shape[3] == k.shape[3] == v.shape[3] <= WIDEST
         and k.shape == v.shape

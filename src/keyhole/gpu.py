@@ -129,9 +129,9 @@ class GpuIndex:
             taken[device] += 1
 
     @staticmethod
-    def fits(*, columns: int, top: int) -> bool:
-        """Whether these kernels can hold such a scan."""
-        return columns <= MOST_COLUMNS and top <= MOST_TOP
+    def fits(*, columns: int, cells: int, top: int) -> bool:
+        """Whether these kernels can hold such a scan: they count a window's coefficients in 32 bits."""
+        return columns <= MOST_COLUMNS and (columns + 1) * cells < 2**31 and top <= MOST_TOP
 
     @property
     def nbytes(self) -> int:

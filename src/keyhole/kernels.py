@@ -76,7 +76,7 @@ def make_index(
     if all(device.type == "cuda" for device in devices) and importlib.util.find_spec("triton"):
         from .gpu import GpuIndex
 
-        if GpuIndex.fits(columns=context, top=top):
+        if GpuIndex.fits(columns=context, cells=cells, top=top):
             # beside the model's own kernels: the read moves bytes while the matrix products compute
             options: dict[str, Any] = {
                 "signed": signed,
