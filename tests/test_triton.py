@@ -23,7 +23,7 @@ from reference import every_prefix, triggers
 import keyhole
 from keyhole import quiet, shard
 from keyhole.gpu import LONG_ROWS, SHORT_ROWS, GpuIndex, Rows, Tiling
-from keyhole.kernels import FRACTION, Index, candidates, make_index
+from keyhole.kernels import FRACTION, Index, candidates, has_triton, make_index
 from keyhole.models import Model
 from keyhole.topk import UNFILLED, brute_force, pack, unpack
 from keyhole.triton_kernels import PARTIALS, read_plain, settle_plain
@@ -318,10 +318,16 @@ def test_coefficients_that_are_not_finite_are_refused(bad: float) -> None:
 
 def test_the_index_is_chosen_by_device(monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"signed": True, "per": "sentence", "context": 64}
+    card = torch.device("cuda", 0)
     cpu = make_index([torch.device("cpu")] * 2, 4, 3, **options)  # type: ignore[arg-type]
     assert isinstance(cpu, Index)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert isinstance(make_index([torch.device("cuda", 0)] * 2, 4, 3, **options), Index)  # type: ignore[arg-type]
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    assert has_triton(card)
+    with monkeypatch.context() as patch:
+        patch.setattr("importlib.util.find_spec", lambda name: None)
+        assert isinstance(make_index([card] * 2, 4, 3, **options), Index)  # type: ignore[arg-type]
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))  # older than Triton supports
+    assert isinstance(make_index([card] * 2, 4, 3, **options), Index)  # type: ignore[arg-type]
     assert GpuIndex.fits(columns=2048, cells=14_336, top=50)
     assert not GpuIndex.fits(columns=65_536, cells=32_768, top=50)  # a window's places would not fit in 32 bits
 

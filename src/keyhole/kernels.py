@@ -57,6 +57,13 @@ class AnyIndex(Protocol):
     def update(self, layer: int, x: Tensor, batch: Any) -> None: ...
 
 
+def has_triton(device: torch.device) -> bool:
+    """Whether our Triton kernels run there: on NVIDIA's GPUs from Ampere on."""
+    if device.type != "cuda" or torch.version.hip is not None or importlib.util.find_spec("triton") is None:
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
 def make_index(
     devices: Sequence[torch.device],
     cells: int,
@@ -73,7 +80,7 @@ def make_index(
     `unit_offsets` are given where a unit may come in several windows, of which only the best may enter. `beside`: on a GPU,
     read coefficients while the model goes on; not where their memory may be used again at once, as compiled blocks do.
     """
-    if all(device.type == "cuda" for device in devices) and importlib.util.find_spec("triton"):
+    if all(has_triton(device) for device in set(devices)):
         from .gpu import GpuIndex
 
         if GpuIndex.fits(columns=context, cells=cells, top=top):

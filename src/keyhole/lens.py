@@ -14,7 +14,6 @@ The gain is folded into the vectors, so the unembedding is never copied, and a b
 from __future__ import annotations
 
 import copy
-import importlib.util
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -22,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from .errors import ModelError, UsageError
+from .kernels import has_triton
 from .models import Model, check
 from .values import KEPT, LENSES
 
@@ -115,7 +115,7 @@ class Head:
     @torch.inference_mode()
     def read(self, residuals: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """The top token of each residual [n, model] as the model reads it, and the probability it gives one token each."""
-        if _has_kernels(self.weight.device):
+        if has_triton(self.weight.device):
             return _survey_heads(self.logits, residuals, self.vocabulary, tokens)
         tops, probabilities = [], []
         step = max(1, BLOCK_BYTES // 4 // (4 * self.vocabulary))
@@ -198,7 +198,7 @@ def project(
         raise UsageError("There are no vectors to project.")
     masked = torch.empty(0, dtype=torch.int64) if masked is None else masked
     masked, targets = masked.to(weight.device), None if targets is None else targets.to(weight.device)
-    if _has_kernels(weight.device):
+    if has_triton(weight.device):
         return _survey(vectors, weight, kept, targets, masked, advance)
     parts = []
     for at, logits in _blocks(vectors, weight):
@@ -206,10 +206,6 @@ def project(
         advance(len(logits))
     names = Projection.__dataclass_fields__
     return Projection(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
-
-
-def _has_kernels(device: torch.device) -> bool:
-    return device.type == "cuda" and importlib.util.find_spec("triton") is not None
 
 
 def _survey_heads(

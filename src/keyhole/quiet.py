@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
+import functools
 import threading
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import torch
 from torch.nn import functional
+
+from .kernels import has_triton
 
 SHORT_WINDOW = 96
 
@@ -25,6 +27,13 @@ def attention_for(columns: int, device: torch.device) -> Iterator[None]:
     order = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
     with sdpa_kernel(order, set_priority=True):
         yield
+
+
+@functools.cache
+def _own_attention() -> bool:
+    """Whether every GPU here runs our kernels."""
+    cards = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
+    return bool(cards) and all(has_triton(card) for card in cards)
 
 
 class _Looks:
@@ -47,7 +56,7 @@ def without_looking() -> Iterator[None]:
         (masking_utils, "find_packed_sequence_indices", lambda position_ids: None),
         (PreTrainedModel, "warn_if_padding_and_no_attention_mask", lambda *args, **kwargs: None),
     ]
-    if torch.cuda.is_available() and importlib.util.find_spec("triton"):
+    if _own_attention():
         from .attention import attention
 
         looks.append((functional, "scaled_dot_product_attention", attention))
