@@ -25,7 +25,7 @@ import gc
 import statistics
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -35,7 +35,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from keyhole import gpu, triton_kernels
-from keyhole.compiled import _hook, compiled
+from keyhole.compiled import compiled
 from keyhole.gpu import GpuIndex, Tiling
 from keyhole.models import Model
 from keyhole.plan import PlannedBatch
@@ -169,7 +169,6 @@ class Contest:
         self.config = ScanConfig(top=TOP, batch_tokens=batch_tokens)
         self.prepare = _Runner(model, self.index(), self.config).prepare
         self.ready: dict[int, Any] = {}
-        self.calls: list[Any] = []
         self.begin()
 
     def begin(self) -> None:
@@ -207,32 +206,15 @@ class Contest:
     def inline(self, numbers: range) -> None:
         self.scan(numbers, "inline")
 
-    @contextlib.contextmanager
-    def compiled(self) -> Iterator[None]:
-        """The blocks compiled, the first time; afterwards the same again."""
-        if not self.calls:
-            with compiled(self.model):
-                self.calls = [block._compiled_call_impl for block in self.model.blocks]
-        handles = [down.register_forward_pre_hook(_hook(DEVICE)) for down in self.model.downs]
-        for block, call in zip(self.model.blocks, self.calls, strict=True):
-            block._compiled_call_impl = call
-        self.model.compiled = True
-        try:
-            yield
-        finally:
-            self.model.compiled = False
-            for block in self.model.blocks:
-                block._compiled_call_impl = None
-            for handle in handles:
-                handle.remove()
+    def around(self, way: str) -> contextlib.AbstractContextManager[None]:
+        """What a way needs that is not timed. Blocks are compiled once; a second time finds them."""
+        return compiled(self.model) if way.startswith("compiled") else contextlib.nullcontext()
 
     def compiled_bare(self, numbers: range) -> None:
-        with self.compiled():
-            self.bare(numbers)
+        self.bare(numbers)
 
     def compiled_scan(self, numbers: range) -> None:
-        with self.compiled():
-            self.scan(numbers, "compiled_scan")
+        self.scan(numbers, "compiled_scan")
 
     def topk(self, numbers: range) -> None:
         def sink(layer: int, x: torch.Tensor) -> None:
@@ -257,7 +239,8 @@ def measure(name: str, batch_tokens: int, args: argparse.Namespace) -> None:
     # compile, grow the allocator, fill the clocks
     contest.get_ready(range(3))
     for way in ways:
-        getattr(contest, way)(range(3))
+        with contest.around(way):
+            getattr(contest, way)(range(3))
     contest.begin()
 
     first = range(early)
@@ -266,7 +249,8 @@ def measure(name: str, batch_tokens: int, args: argparse.Namespace) -> None:
     scan_early, _ = timed(lambda: contest.scan(first))
     for way in FILLS:
         if way in ways:
-            getattr(contest, way)(range(early if way == "scan" else 0, before))
+            with contest.around(way):
+                getattr(contest, way)(range(early if way == "scan" else 0, before))
 
     times: dict[str, list[float]] = {way: [] for way in ways}
     host: dict[str, list[float]] = {way: [] for way in ways}
@@ -276,7 +260,8 @@ def measure(name: str, batch_tokens: int, args: argparse.Namespace) -> None:
         contest.get_ready(numbers)
         for way in ways if block % 2 == 0 else ways[::-1]:
             each = getattr(contest, way)
-            on_card, on_host = timed(lambda each=each, numbers=numbers: each(numbers))  # type: ignore[misc]
+            with contest.around(way):
+                on_card, on_host = timed(lambda each=each, numbers=numbers: each(numbers))  # type: ignore[misc]
             times[way].append(on_card / size)
             host[way].append(on_host / size)
         tokens.append(batches.tokens(numbers) / size)

@@ -17,6 +17,7 @@ results were compared, and a difference is printed as one.
 
 from __future__ import annotations
 
+import abc
 import argparse
 import copy
 import json
@@ -168,15 +169,15 @@ class TopK:
         return coefficients, tokens
 
 
-class WithTopK:
+class WithTopK(abc.ABC):
     """What the two other tools share: they hand out activations, and the lists are the user's own business."""
 
     def __init__(self, lm: Any, about: dict[str, Any], folder: Path) -> None:
         self.layers, self.top = about["layers"], about["config"]["top"]
         self.open(lm, about["model"])
 
-    def open(self, lm: Any, source: str) -> None:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def open(self, lm: Any, source: str) -> None: ...
 
     def start(self) -> None:
         self.best = TopK(self.layers, self.top)

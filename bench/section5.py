@@ -18,7 +18,6 @@ import numpy as np
 import torch
 
 import keyhole
-from keyhole import lens
 from keyhole.analysis import section5
 from keyhole.analysis.heldout import Prefixes
 from keyhole.lens import Head
@@ -28,8 +27,7 @@ from keyhole.lens import Head
 def floor(head: Head, prefixes: Prefixes, batch_tokens: int) -> None:
     model = head.model
     width = head.weight.shape[1]
-    block = lens.BLOCK_BYTES if model.device.type == "cuda" else lens.BLOCK_BYTES // 4  # as section 5 has it
-    step = max(1, block // (4 * head.vocabulary))
+    step = head.at_once
     for rows in section5.batches([len(ids) for ids in prefixes.ids], batch_tokens):
         batch = model.batch([prefixes.ids[row] for row in rows])
         model.forward(batch.ids)

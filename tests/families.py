@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -96,3 +97,10 @@ def tiny(model_type: str, bos: str | None = "<s>", layers: int = LAYERS, cells: 
     assert model.cells == (4 * config.hidden_size if model_type == "bloom" else cells)
     prove(model)
     return model
+
+
+def save(model: Model, folder: Path) -> str:
+    """The model and its tokenizer as a folder that can be loaded."""
+    model.lm.save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    return str(folder)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from families import tiny, tokenizer
+from families import save, tiny
 from test_analysis import corpus
 from typer.testing import CliRunner
 
@@ -26,8 +26,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model saved, scanned and analyzed by the commands."""
     folder = tmp_path_factory.mktemp("analyze")
     model = tiny("llama")
-    model.lm.save_pretrained(folder / "model")
-    tokenizer().save_pretrained(folder / "model")
+    save(model, folder / "model")
     text = corpus(folder / "text.txt")
     ask("scan", folder / "model", text, "--out", folder / "run", "--unit", "line", "--hold-out", 0.35, "--top", 5)
     ask("analyze", folder / "run", "--lens", "raw,norm", "--cells", 4, "--samples", 50, "--seed", 1)
@@ -128,8 +127,7 @@ def test_mistakes_are_told(arguments: list[str], says: str, place: Path) -> None
 def test_a_model_that_changed_on_disk_is_refused(place: Path, tmp_path: Path) -> None:
     model = keyhole.load(str(place / "model"))
     model.lm.get_input_embeddings().weight.data[3] += 1e-3
-    model.lm.save_pretrained(tmp_path / "changed")
-    tokenizer().save_pretrained(tmp_path / "changed")
+    save(model, tmp_path / "changed")
     assert torch.is_tensor(model.values(0))
     with pytest.raises(keyhole.KeyholeError, match="not the model that was scanned"):
         ask("analyze", place / "run", "--model", tmp_path / "changed", "--only", "mutation")

@@ -6,20 +6,12 @@ import copy
 
 import pytest
 import torch
-from torch.nn import functional
-
-pytest.importorskip("triton", reason="Triton is not installed here (Linux: pip install triton)")
-if not torch.cuda.is_available():
-    pytest.importorskip("triton", minversion="3.9", reason="the interpreter needs Triton 3.9")
-
 from families import tiny
+from torch.nn import functional
+from triton_here import CUDA, DEVICE, on_the_card
 
 from keyhole import attention, quiet
 from keyhole.models import Model
-
-CUDA = torch.cuda.is_available()
-DEVICE = torch.device("cuda", 0) if CUDA else torch.device("cpu")
-on_the_card = pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
 
 
 def qkv(rows: int, heads: int, shared: int, columns: int, width: int, dtype: torch.dtype) -> list[torch.Tensor]:

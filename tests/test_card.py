@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from families import tiny, tokenizer
+from families import save, tiny
 
 import keyhole
 from keyhole import prompt, tables
@@ -22,10 +22,7 @@ TEXT = "The cat sat on the mat"
 
 @pytest.fixture(scope="module", params=["llama", "gpt2", "opt"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("models") / request.param
-    tiny(request.param).lm.save_pretrained(folder)
-    tokenizer().save_pretrained(folder)
-    return str(folder)
+    return save(tiny(request.param), tmp_path_factory.mktemp("models") / request.param)
 
 
 def scanned(folder: str, text: Path, out: Path, **options: object) -> keyhole.Run:

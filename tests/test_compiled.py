@@ -54,7 +54,7 @@ def test_a_compiled_scan_finds_what_a_plain_one_does(text: Path, tmp_path: Path)
     assert other.manifest["config"]["compile"] is True
     np.testing.assert_allclose(plain.coefficients, other.coefficients, rtol=1e-3, atol=1e-5)
     assert (plain.units == other.units).mean() > 0.99
-    assert not model.compiled
+    assert model.taking is None
 
 
 def test_what_cannot_be_compiled_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,29 +5,15 @@ Without a GPU they run in Triton's interpreter (slow, so the cases are small); w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import numpy as np
 import pytest
 import torch
-
-pytest.importorskip("triton", reason="Triton is not installed here (Linux: pip install triton)")
-if not torch.cuda.is_available():
-    pytest.importorskip("triton", minversion="3.9", reason="the interpreter needs Triton 3.9")
+from triton_here import DEVICE, on_the_card
 
 from keyhole import lens, lens_kernels
-from keyhole.lens_kernels import CHUNK, Surveyor, gather_plain, keys_plain, survey_plain, unpack_plain
+from keyhole.lens import CHUNK
+from keyhole.lens_kernels import Surveyor, gather_plain, keys_plain, survey_plain, unpack_plain
 
-CUDA = torch.cuda.is_available()
-DEVICE = torch.device("cuda", 0) if CUDA else torch.device("cpu")
-on_the_card = pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
-
-
-@pytest.fixture(autouse=True)
-def _no_numpy_noise() -> Iterator[None]:
-    """The interpreter computes what a mask throws away, too."""
-    with np.errstate(all="ignore"):
-        yield
+pytestmark = pytest.mark.usefixtures("no_numpy_noise")
 
 
 def some_logits(seed: int, rows: int, vocabulary: int) -> torch.Tensor:
@@ -134,11 +120,10 @@ def check_projection(z: torch.Tensor, masked: torch.Tensor, kept: int) -> None:
         assert int(got.ranks[row]) == above
 
 
-def test_residuals_read_by_kernels_as_the_head_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_residuals_read_by_kernels_as_the_head_reads_them() -> None:
     z = some_logits(4, 8, 900).to(DEVICE)
     tokens = torch.randint(0, 900, (8,), device=DEVICE)
-    monkeypatch.setattr(lens, "BLOCK_BYTES", 4 * 900 * 3)
-    tops, probabilities = lens._survey_heads(lambda rows: rows.clone(), z, 900, tokens)
+    tops, probabilities = lens._survey_heads(lambda rows: rows.clone(), z, 900, tokens, step=3)
     assert torch.equal(tops, torch.sort(z, dim=1, descending=True, stable=True).indices[:, 0])
     assert probabilities is not None
     expected = torch.softmax(z.double(), 1).gather(1, tokens[:, None]).flatten()

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from families import tiny, tokenizer
+from families import save, tiny
 
 import keyhole
 from keyhole import checkpoints
@@ -24,10 +24,7 @@ no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="splits over the G
 
 @pytest.fixture(scope="module", params=["llama", "gpt2", "gemma2"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("models") / request.param
-    tiny(request.param).lm.save_pretrained(folder)
-    tokenizer().save_pretrained(folder)
-    return str(folder)
+    return save(tiny(request.param), tmp_path_factory.mktemp("models") / request.param)
 
 
 @needs_accelerate

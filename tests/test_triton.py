@@ -5,20 +5,14 @@ Without a GPU they run in Triton's interpreter (slow, so the cases are small); w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-
-pytest.importorskip("triton", reason="Triton is not installed here (Linux: pip install triton)")
-if not torch.cuda.is_available():
-    # older interpreters turn arrays of one element into numbers in a way newer versions of numpy refuse
-    pytest.importorskip("triton", minversion="3.9", reason="the interpreter needs Triton 3.9")
-
 from families import LAYERS, tiny
 from reference import every_prefix, triggers
+from triton_here import CUDA, DEVICE, on_the_card
 
 import keyhole
 from keyhole import quiet, shard
@@ -28,20 +22,12 @@ from keyhole.models import Model
 from keyhole.topk import UNFILLED, brute_force, pack, unpack
 from keyhole.triton_kernels import PARTIALS, read_plain, settle_plain
 
-CUDA = torch.cuda.is_available()
-DEVICE = torch.device("cuda", 0) if CUDA else torch.device("cpu")
-on_the_card = pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
-
 SMALL = Tiling(rows=2, lanes=1, block=8, unroll=2, warps=1, fill=1)
 SMALL_LANES = Tiling(rows=1, lanes=4, block=8, unroll=2, warps=1, fill=1)
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 
 
-@pytest.fixture(autouse=True)
-def _no_numpy_noise() -> Iterator[None]:
-    """The interpreter computes what a mask throws away, too."""
-    with np.errstate(all="ignore"):
-        yield
+pytestmark = pytest.mark.usefixtures("no_numpy_noise")
 
 
 class Case:

@@ -18,6 +18,7 @@ LONGEST = 64
 """columns of a window"""
 WIDEST = 128
 """numbers of a head"""
+LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit(do_not_specialize=["columns"])
@@ -58,7 +59,7 @@ def attend(
     keys = tl.load(k + other + at[:, None] * k_column + number[None, :], mask=there, other=0.0)
     other = row * v_row + (head // SHARED) * v_head
     values = tl.load(v + other + at[:, None] * v_column + number[None, :], mask=there, other=0.0)
-    scores = tl.dot(queries, tl.trans(keys)) * (scale * 1.4426950408889634)
+    scores = tl.dot(queries, tl.trans(keys)) * (scale * LOG2_E)
     scores = tl.where(at[:, None] >= at[None, :], scores, float("-inf"))
     weights = tl.exp2(scores - tl.max(scores, 1)[:, None])
     mixed = tl.dot(weights.to(values.dtype), values) / tl.sum(weights, 1)[:, None]

@@ -78,11 +78,11 @@ def compiled(model: Model) -> Iterator[None]:
     try:
         for block in model.blocks:
             block.compile(dynamic=True)
-        model.compiled = True
+        model.taking = taking
         _warm_up(model)
         yield
     finally:
-        model.compiled = False
+        model.taking = None
         for block in model.blocks:
             block._compiled_call_impl = None
         for handle in handles:

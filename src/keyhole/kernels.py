@@ -85,13 +85,7 @@ def make_index(
 
         if GpuIndex.fits(columns=context, cells=cells, top=top):
             # beside the model's own kernels: the read moves bytes while the matrix products compute
-            options: dict[str, Any] = {
-                "signed": signed,
-                "per": per,
-                "unit_offsets": unit_offsets,
-                "side_stream": beside,
-            }
-            return GpuIndex(devices, cells, top, **options)
+            return GpuIndex(devices, cells, top, signed=signed, per=per, unit_offsets=unit_offsets, side_stream=beside)
     offsets = unit_offsets
     unit_of = None if offsets is None else lambda tokens: np.searchsorted(offsets, tokens, side="right") - 1
     return Index(len(devices), cells, top, signed=signed, per=per, unit_of=unit_of)

@@ -104,6 +104,12 @@ class Head:
             self._norm = measure(self.final_norm, self.weight.shape[1], self.weight.device)
         return self._norm
 
+    @property
+    def at_once(self) -> int:
+        """So many residuals are read at once: a block of logits on a GPU, on a CPU what is not far from its cache."""
+        block = BLOCK_BYTES if self.weight.device.type == "cuda" else BLOCK_BYTES // 4
+        return max(1, block // (4 * self.vocabulary))
+
     @torch.inference_mode()
     def logits(self, residuals: Tensor) -> Tensor:
         """The model's own logits of residuals [n, model], float32."""
@@ -116,9 +122,9 @@ class Head:
     def read(self, residuals: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """The top token of each residual [n, model] as the model reads it, and the probability it gives one token each."""
         if has_triton(self.weight.device):
-            return _survey_heads(self.logits, residuals, self.vocabulary, tokens)
+            return _survey_heads(self.logits, residuals, self.vocabulary, tokens, self.at_once)
         tops, probabilities = [], []
-        step = max(1, BLOCK_BYTES // 4 // (4 * self.vocabulary))
+        step = self.at_once
         for at in range(0, len(residuals), step):
             logits = self.logits(residuals[at : at + step])
             tops.append(logits.argmax(1))
@@ -209,7 +215,7 @@ def project(
 
 
 def _survey_heads(
-    logits_of: Callable[[Tensor], Tensor], residuals: Tensor, vocabulary: int, tokens: Tensor | None
+    logits_of: Callable[[Tensor], Tensor], residuals: Tensor, vocabulary: int, tokens: Tensor | None, step: int
 ) -> tuple[Tensor, Tensor | None]:
     """`Head.read` on a GPU."""
     from .lens_kernels import Surveyor
@@ -217,7 +223,6 @@ def _survey_heads(
     none = torch.empty(0, dtype=torch.int64, device=residuals.device)
     found = Surveyor(len(residuals), vocabulary, 1, none, residuals.device, ranked=False)
     asked = torch.empty(len(residuals), device=residuals.device)
-    step = max(1, BLOCK_BYTES // (4 * vocabulary))
     for at in range(0, len(residuals), step):
         logits = logits_of(residuals[at : at + step])
         found.take(at, logits, None)

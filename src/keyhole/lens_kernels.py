@@ -15,8 +15,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-CHUNK = 64
-"""tokens a chunk"""
+from .lens import CHUNK
+
 TILE = 16
 """chunks that a program of `survey` reads at once"""
 SEGMENT = 16

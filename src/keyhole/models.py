@@ -12,6 +12,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -143,8 +144,8 @@ class Model:
         self.revision = revision
         self.edits: tuple[Edit, ...] = ()
         """what it was edited to for good (`intervene.apply`)"""
-        self.compiled = False
-        """whether its blocks are compiled just now (`compiled.compiled`)"""
+        self.taking: Callable[[Sink], AbstractContextManager[None]] | None = None
+        """how coefficients are had while its blocks are compiled (`compiled.compiled`), where hooks are not seen"""
         self.lock = threading.RLock()
         """held while it runs: hooks are the whole model's, so two threads must not share a forward"""
         self.config = lm.config
@@ -280,16 +281,17 @@ class Model:
     def run(self, ids: Tensor, sink: Sink) -> None:
         """`forward`, handing each layer's coefficients [rows, columns, cells] to `sink` as they come."""
 
+        def give(layer: int, x: Tensor) -> None:
+            sink(layer, x.reshape(*ids.shape, self.cells))
+
         def hook(layer: int) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-            return lambda module, inputs: sink(layer, inputs[0].reshape(*ids.shape, self.cells))
+            return lambda module, inputs: give(layer, inputs[0])
 
-        if self.compiled:
-            from .compiled import taking
-
-            with self.lock, taking(lambda layer, x: sink(layer, x.reshape(*ids.shape, self.cells))):
-                self.forward(ids)
-            return
         with self.lock:
+            if self.taking is not None:
+                with self.taking(give):
+                    self.forward(ids)
+                return
             handles = [down.register_forward_pre_hook(hook(layer)) for layer, down in enumerate(self.downs)]
             try:
                 self.forward(ids)
