@@ -73,6 +73,13 @@ def test_what_cannot_be_compiled_says_so(monkeypatch: pytest.MonkeyPatch) -> Non
         enter(model)
 
 
+def test_a_scan_that_cannot_be_compiled_leaves_nothing_behind(text: Path, tmp_path: Path) -> None:
+    model = tiny("llama")
+    with applied(model, [Edit(layer=1, cell=3, scale=0.0)]), pytest.raises(UsageError, match="scan without it"):
+        keyhole.scan(model, text, tmp_path / "run", compile=True)
+    assert list(tmp_path.glob("run*")) == []
+
+
 def test_an_edited_model_is_not_compiled() -> None:
     model = tiny("llama")
     with applied(model, [Edit(layer=1, cell=3, scale=0.0)]), pytest.raises(UsageError, match="hooks"):

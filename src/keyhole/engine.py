@@ -125,8 +125,15 @@ def _drop_if_nothing_done(partial: store.Partial) -> None:
 def _scan(source: Model | str, names: list[str], config: ScanConfig, partial: store.Partial, progress: Progress) -> Run:
     began = time.time()
     model = load(source, dtype=config.dtype, device=config.device, trust_remote_code=config.trust_remote_code)
-    loaded = time.time()
     config = config.resolve(model)
+    with _compiled(model, config):  # before anything is planned: what cannot be compiled leaves nothing behind
+        return _scan_loaded(model, names, config, partial, progress, began)
+
+
+def _scan_loaded(
+    model: Model, names: list[str], config: ScanConfig, partial: store.Partial, progress: Progress, began: float
+) -> Run:
+    loaded = time.time()
     identity = {
         "model": {"source": model.source, "fingerprint": model.fingerprint},
         "corpus": names,
@@ -148,7 +155,7 @@ def _scan(source: Model | str, names: list[str], config: ScanConfig, partial: st
     _check_room(partial.path, index)
     # also while results are written: a stop there would lose what no checkpoint holds
     with stop_when_asked() as stopped:
-        with finite(model, config), _compiled(model, config):
+        with finite(model, config):
             _run_batches(model, plan, index, config, partial, progress, stopped)
         scanned = time.time()
         save_results(index, plan.unit_offsets, partial)
