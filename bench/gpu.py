@@ -38,7 +38,7 @@ from keyhole import gpu, triton_kernels
 from keyhole.compiled import compiled
 from keyhole.gpu import GpuIndex, Tiling
 from keyhole.models import Model
-from keyhole.plan import PlannedBatch
+from keyhole.plan import POOL_WINDOWS, PlannedBatch
 from keyhole.shard import ScanConfig, _Runner, scan_batches
 
 TOP = 50
@@ -122,21 +122,20 @@ class Batches:
         self.items: list[PlannedBatch] = []
         at = 0
         while len(self.items) < count:
-            lengths = np.clip(rng.lognormal(3.0, 0.65, 1 << 17), 3, 250).astype(np.int64)
+            lengths = np.clip(rng.lognormal(3.0, 0.65, POOL_WINDOWS), 3, 250).astype(np.int64)
             lengths = -np.sort(-lengths)
-            done = 0
+            parts, done = [], 0
             while done < len(lengths):
-                rows = max(1, batch_tokens // int(lengths[done] + 1))
-                part = lengths[done : done + rows]
+                parts.append(lengths[done : done + max(1, batch_tokens // int(lengths[done] + 1))])
+                done += len(parts[-1])
+            for number in rng.permutation(len(parts))[: count - len(self.items)]:
+                part = parts[number]
                 tokens = rng.integers(1, VOCABULARY, int(part.sum())).astype(np.uint16)
                 cuts = np.cumsum(part)[:-1]
                 first = at + np.concatenate([[0], cuts])
                 old = np.minimum(rng.geometric(0.5, len(part)) - 1, part - 1).astype(np.int32)
                 self.items.append(PlannedBatch(np.split(tokens, cuts), first, old))
                 at += int(part.sum())
-                done += rows
-        rng.shuffle(self.items)  # type: ignore[arg-type]
-        del self.items[count:]
 
     def __len__(self) -> int:
         return len(self.items)
@@ -289,12 +288,11 @@ def measure(name: str, batch_tokens: int, args: argparse.Namespace) -> None:
     print(f"the first {early} batches: {scan_early / bare_early:.2f} × bare")
     print(over_bare(contest, numbers), flush=True)
     if args.profile:
-        profile(contest, numbers)
+        profile(contest, [way for way in ways if way != "topk"], numbers)
 
 
 def over_bare(contest: Contest, numbers: range) -> str:
     """Memory of a scan over that of the bare forward."""
-    contest.indices = {"scan": contest.indices["scan"]}
 
     def peak(way: str) -> int:
         torch.cuda.synchronize()
@@ -310,14 +308,14 @@ def over_bare(contest: Contest, numbers: range) -> str:
     return f"memory over bare {over / 1e6:.0f} MB, of which the lists {index.nbytes / 1e6:.0f} MB"
 
 
-def profile(contest: Contest, numbers: range) -> None:
-    """Where the time of the scan goes, by kernel."""
+def profile(contest: Contest, ways: list[str], numbers: range) -> None:
+    """Where the time of each way goes, by kernel."""
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as profiler
 
     some = numbers[:3]
-    for way in ("bare", "scan"):
-        with profiler(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as seen:
+    for way in ways:
+        with contest.around(way), profiler(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as seen:
             getattr(contest, way)(some)
             torch.cuda.synchronize()
         rows = [

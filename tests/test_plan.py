@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keyhole import plan
+from keyhole import corpus, plan
 from keyhole.corpus import Unit
 from keyhole.errors import CorpusError
 from keyhole.store import PlanFiles
@@ -43,8 +43,9 @@ def test_new_prefixes_and_counts_equal_a_dictionary(
     if not any(units):
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan, "CHUNK_CHARACTERS", chunk)
+        patch.setattr(corpus, "CHUNK_CHARACTERS", chunk)
         patch.setattr(plan, "POOL_TOKENS", 10)
+        patch.setattr(plan, "POOL_WINDOWS", part)
         patch.setattr(plan, "PART_WINDOWS", part)
         import tempfile
 
@@ -112,7 +113,7 @@ def test_held_out_windows_make_nothing_old(tmp_path: Path) -> None:
 def test_what_fails_ahead_is_raised_here_and_leaves_no_thread(
     where: str, fails: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan, "CHUNK_CHARACTERS", 20)
+    monkeypatch.setattr(corpus, "CHUNK_CHARACTERS", 20)
     threads, calls = threading.active_count(), []
 
     def units() -> Iterator[Unit]:
@@ -134,7 +135,7 @@ def test_what_fails_ahead_is_raised_here_and_leaves_no_thread(
 
 
 def test_a_corpus_cut_short_stops_what_reads_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "CHUNK_CHARACTERS", 20)
+    monkeypatch.setattr(corpus, "CHUNK_CHARACTERS", 20)
     threads, read = threading.active_count(), []
 
     def units() -> Iterator[Unit]:

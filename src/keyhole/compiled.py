@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -92,7 +93,9 @@ def compiled(model: Model) -> Iterator[None]:
 def _warm_up(model: Model) -> None:
     """Compile, on a batch of always the same shape: what the compiler decides by shape must not depend on the text."""
     try:
-        model.forward(torch.zeros(2, 12, dtype=torch.int64))
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "TensorFloat32")  # who asks for float32 gets it
+            model.forward(torch.zeros(2, 12, dtype=torch.int64))
     except Exception as error:
         if is_out_of_memory(error):
             raise

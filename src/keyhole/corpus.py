@@ -17,7 +17,7 @@ import lzma
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -28,6 +28,7 @@ TEXT = (".txt", ".text", ".md", ".tokens")
 RECORDS = (".jsonl", ".ndjson", ".csv", ".parquet")
 COMPRESSED = (".gz", ".xz", ".bz2", ".zst")
 DEFAULT_FIELD = "text"
+CHUNK_CHARACTERS = 1 << 20
 WIDE_SPACE = re.compile(r"[^\S\x00-\x7f](?=\s*\.)")
 """White space of more than one byte before a full stop, where the sentence splitter may fail: it is shown a plain space."""
 
@@ -49,7 +50,9 @@ class Line(NamedTuple):
     """whether the document ends behind this line"""
 
 
-def units(sources: Iterable[str | os.PathLike[str]], unit: str, *, text_field: str | None = None) -> Iterator[Unit]:
+def units(
+    sources: Iterable[str | os.PathLike[str]], unit: str, *, text_field: str | None = None
+) -> Generator[Unit, None, None]:
     """The units of a corpus, in order. White space alone is no unit."""
     if unit not in UNITS:
         raise UsageError(f"The unit '{unit}' is not one of {', '.join(UNITS)}.")
@@ -69,6 +72,20 @@ def units(sources: Iterable[str | os.PathLike[str]], unit: str, *, text_field: s
                 text = "\n".join(held)
                 yield Unit(document, len(text) - len(text.lstrip("\n")), text.strip("\n"))
             document, at, blank, held = document + (not blank), 0, True, []
+
+
+def chunks(units: Iterable[Unit]) -> Generator[list[Unit], None, None]:
+    """Units in lists of about as much text as is worth handling at once."""
+    chunk: list[Unit] = []
+    characters = 0
+    for unit in units:
+        chunk.append(unit)
+        characters += len(unit.text)
+        if characters >= CHUNK_CHARACTERS:
+            yield chunk
+            chunk, characters = [], 0
+    if chunk:
+        yield chunk
 
 
 def _whole(line: str) -> list[tuple[int, str]]:

@@ -18,13 +18,13 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from . import __version__, corpus, store
+from . import __version__, corpus, reader, store
 from .errors import DiskFull, Interrupted, RunError, ShardError, UsageError
-from .kernels import AnyIndex, Index, add_integers, make_index
+from .kernels import AnyIndex, Index, add_integers
 from .models import Model, load
 from .plan import Plan, Summary, build, content_hash, unit_of
 from .run import Run
-from .shard import ScanConfig, batches_of, finite, parse_shard, scan_batches
+from .shard import ScanConfig, batches_of, finite, index_for, parse_shard, scan_batches, warm_up
 from .topk import UNFILLED, Keys, one_per_group, pack, unpack
 
 CHECKPOINT_SECONDS = 30.0
@@ -139,18 +139,10 @@ def _scan_loaded(
         "corpus": names,
         "config": asdict(config) | {"shard": list(config.shard) if config.shard else None},
     }
-    summary = _plan(model, names, config, partial, identity, progress)
+    with _warming_up(model, config):
+        summary = _plan(model, names, config, partial, identity, progress)
     plan = Plan(partial.plan, summary)
-    index = make_index(
-        [model.values(layer).device for layer in range(model.layers)],
-        model.cells,
-        config.top,
-        signed=model.signed,
-        per=config.per,
-        context=config.context or 0,
-        unit_offsets=plan.unit_offsets if summary.split_units and config.per == "sentence" else None,
-        beside=not config.compile,
-    )
+    index = index_for(model, config, plan.unit_offsets if summary.split_units and config.per == "sentence" else None)
     planned = time.time()
     _check_room(partial.path, index)
     # also while results are written: a stop there would lose what no checkpoint holds
@@ -169,6 +161,22 @@ def _scan_loaded(
         }
         partial.finish(manifest, _log(model, seconds))
     return Run(partial.out)
+
+
+@contextlib.contextmanager
+def _warming_up(model: Model, config: ScanConfig) -> Iterator[None]:
+    """On a GPU, get ready to scan while the corpus is planned; what is not ready then will be in time."""
+    if model.device.type != "cuda":
+        yield
+        return
+    enough = threading.Event()
+    thread = threading.Thread(target=warm_up, args=(model, config, enough.is_set), name="keyhole-warm-up")
+    thread.start()
+    try:
+        yield
+    finally:
+        enough.set()
+        thread.join()
 
 
 def _compiled(model: Model, config: ScanConfig) -> contextlib.AbstractContextManager[None]:
@@ -223,20 +231,22 @@ def _plan(
     stamps = _stamps(names)
     assert config.context is not None
     assert config.batch_tokens is not None
-    return build(
-        partial.plan,
-        corpus.units(names, config.unit, text_field=config.text_field),
-        model.tokenize,
-        vocabulary=model.encoder.get_vocab_size(with_added_tokens=True),
-        context=config.context,
-        starts=int(config.bos),
-        batch_tokens=config.batch_tokens,
-        max_tokens=config.max_tokens,
-        hold_out=config.hold_out,
-        run_ahead="-" not in names,
-        progress=progress.planned,
-        before_done=lambda: store.write_json(partial.identity, {**identity, "stamps": stamps}),
-    )
+    read = reader.units if reader.worthwhile(names) else corpus.units
+    with contextlib.closing(read(names, config.unit, text_field=config.text_field)) as units:
+        return build(
+            partial.plan,
+            units,
+            model.tokenize,
+            vocabulary=model.encoder.get_vocab_size(with_added_tokens=True),
+            context=config.context,
+            starts=int(config.bos),
+            batch_tokens=config.batch_tokens,
+            max_tokens=config.max_tokens,
+            hold_out=config.hold_out,
+            run_ahead="-" not in names,
+            progress=progress.planned,
+            before_done=lambda: store.write_json(partial.identity, {**identity, "stamps": stamps}),
+        )
 
 
 def _stamps(names: list[str]) -> list[list[Any]]:

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .ahead import ahead
-from .corpus import Unit
+from .corpus import Unit, chunks
 from .errors import CorpusError
 from .store import NpyWriter, PlanFiles, new_memmap, write_json
 from .topk import MAX_TOKENS
@@ -30,10 +30,9 @@ from .topk import MAX_TOKENS
 Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
 
-CHUNK_CHARACTERS = 1 << 20
-"""Text tokenised at once."""
-POOL_TOKENS = 1 << 22
-"""Windows are sorted by length within pools of this many tokens: little padding, bounded memory."""
+POOL_TOKENS, POOL_WINDOWS = 1 << 25, 1 << 20
+"""Windows are sorted by length within pools of at most this much: hundreds of a GPU's batches, so that little is padding; in
+bounded memory."""
 PART_WINDOWS = 1 << 21
 """Windows compared at once, about: with more, those of some first tokens are, then those of others."""
 HOLD_OUT_SEED = 0x4B4559484F4C45
@@ -87,9 +86,9 @@ def build(
     digest = hashlib.sha256()
     totals = {"documents": 0, "units": 0, "tokens": 0, "split_units": 0, "empty_units": 0, "held_out_units": 0}
     truncated = False
-    ready = _tokenized(ahead(_chunks(units)) if run_ahead else _chunks(units), tokenize)
+    ready = _tokenized(ahead(chunks(units)) if run_ahead else chunks(units), tokenize)
     with (
-        contextlib.closing(ahead(ready, 2) if run_ahead else ready) as chunks,
+        contextlib.closing(ahead(ready, 2) if run_ahead else ready) as parts,
         NpyWriter(files.tokens, np.uint16 if vocabulary <= 1 << 16 else np.uint32) as tokens_file,
         NpyWriter(files.unit_offsets, np.int64) as unit_offsets,
         NpyWriter(files.unit_documents, np.int32) as unit_documents,
@@ -99,7 +98,7 @@ def build(
         zero = np.zeros(1, np.int64)
         unit_offsets.append(zero)
         window_offsets.append(zero)
-        for chunk, flat, lengths in chunks:
+        for chunk, flat, lengths in parts:
             ends = totals["tokens"] + np.cumsum(lengths)
             if max_tokens is not None and ends[-1] > max_tokens:
                 fit = int(np.searchsorted(ends, max_tokens, side="right"))
@@ -173,7 +172,7 @@ def _held_windows(files: PlanFiles, offsets: Int64s, units: int, share: float) -
 def content_hash(units: Iterable[Unit], count: int) -> str:
     """The `hash` of a plan's first `count` units, without tokenising them."""
     digest = hashlib.sha256()
-    for chunk in _chunks(itertools.islice(units, count)):
+    for chunk in chunks(itertools.islice(units, count)):
         digest.update(_hashed(chunk))
     return digest.hexdigest()
 
@@ -195,19 +194,6 @@ def _tokenized(
             yield chunk, np.fromiter(itertools.chain.from_iterable(encoded), np.int64, int(lengths.sum())), lengths
 
 
-def _chunks(units: Iterable[Unit]) -> Generator[list[Unit], None, None]:
-    chunk: list[Unit] = []
-    characters = 0
-    for unit in units:
-        chunk.append(unit)
-        characters += len(unit.text)
-        if characters >= CHUNK_CHARACTERS:
-            yield chunk
-            chunk, characters = [], 0
-    if chunk:
-        yield chunk
-
-
 def _windows(starts: Int64s, lengths: Int64s, most: int) -> Int64s:
     """Where windows start: every unit's start, and every `most` tokens inside it."""
     pieces = -(-lengths // most)
@@ -225,7 +211,7 @@ def _write_batches(files: PlanFiles, starts: int, batch_tokens: int) -> int:
         first = 0
         while first < len(old):
             last = int(np.searchsorted(offsets, offsets[first] + POOL_TOKENS, side="right"))
-            last = min(max(last - 1, first + 1), len(old))
+            last = min(max(last - 1, first + 1), first + POOL_WINDOWS, len(old))
             lengths = np.diff(offsets[first : last + 1])
             new = np.flatnonzero(old[first:last] < lengths)
             order = new[np.argsort(-lengths[new], kind="stable")]

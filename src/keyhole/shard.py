@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -17,11 +17,13 @@ import torch
 from .ahead import ahead
 from .corpus import UNITS
 from .errors import ModelError, OutOfMemory, UsageError
-from .kernels import AnyIndex
+from .kernels import AnyIndex, make_index
 from .models import DEFAULT_CONTEXT, SPLIT, Model
 from .plan import Plan, PlannedBatch
 
 PER = ("sentence", "prefix")
+WARM_UP = (12, 24, 48, 96)
+"""Tokens of windows that between them meet every kernel short windows have."""
 KEPT_MEMORY = 256 << 20
 """Bytes that are kept for the next layer instead of being given back to the system: about what a batch takes."""
 
@@ -104,6 +106,38 @@ def batches_of(plan: Plan, shard: tuple[int, int] | None) -> range:
     """
     number, of = shard or (1, 1)
     return range(number - 1, len(plan), of)
+
+
+def index_for(model: Model, config: ScanConfig, unit_offsets: npt.NDArray[np.int64] | None = None) -> AnyIndex:
+    """An empty index for a scan. `unit_offsets`: where a unit may come in several windows."""
+    return make_index(
+        [model.values(layer).device for layer in range(model.layers)],
+        model.cells,
+        config.top,
+        signed=model.signed,
+        per=config.per,
+        context=config.context or 0,
+        unit_offsets=unit_offsets,
+        beside=not config.compile,
+    )
+
+
+def warm_up(model: Model, config: ScanConfig, enough: Callable[[], bool]) -> None:
+    """Run a few made-up windows into an index that nobody keeps, until `enough`: what is compiled on first use is then
+    compiled before the corpus comes. Whatever is wrong here is wrong there too, and told there."""
+    lengths = {min(length, (config.context or 2) - int(config.bos)) for length in WARM_UP}
+    offsets = None
+    with contextlib.suppress(Exception):
+        for _ in range(2 if config.per == "sentence" else 1):
+            runner = _Runner(model, index_for(model, config, offsets), config)
+            for length in sorted(lengths):
+                if enough():
+                    return
+                windows = [np.zeros(length, np.int64)] * 2
+                firsts = np.array([0, length], np.int64)
+                runner.run(runner.prepare(PlannedBatch(windows, firsts, np.zeros(2, np.int32))))
+            runner.index.flush()
+            offsets = np.array([0, max(lengths), 2 * max(lengths)], np.int64)  # for units in several windows
 
 
 def scan_batches(model: Model, plan: Plan, index: AnyIndex, config: ScanConfig, numbers: range) -> Iterator[int]:

@@ -254,12 +254,12 @@ def read(
 
 
 @triton.jit
-def _unit(keys, units, count, STEPS: tl.constexpr):
+def _unit(keys, units, count, steps):
     """The unit each key's token stands in: the last offset not behind it."""
     token = keys & 0xFFFFFFFF
     low = tl.zeros_like(keys)
     high = tl.zeros_like(keys) + count
-    for _ in range(STEPS):
+    for _ in range(steps):
         middle = (low + high) // 2
         right = (low < high) & (tl.load(units + middle, mask=low < high, other=0) <= token)
         high = tl.where((low < high) & ~right, middle, high)
@@ -268,12 +268,12 @@ def _unit(keys, units, count, STEPS: tl.constexpr):
 
 
 @triton.jit
-def _combine(best, new, units, unit_count, GROUPED: tl.constexpr, STEPS: tl.constexpr):
+def _combine(best, new, units, unit_count, steps, GROUPED: tl.constexpr):
     """The best of two lists as long as one; `best` is sorted, and so is the result. Grouped: one key a unit."""
     if GROUPED:
         slot = tl.arange(0, best.shape[0])
-        groups = _unit(best, units, unit_count, STEPS)
-        new_groups = _unit(new, units, unit_count, STEPS)
+        groups = _unit(best, units, unit_count, steps)
+        new_groups = _unit(new, units, unit_count, steps)
         worse = slot < 0
         new_worse = slot < 0
         for i in range(best.shape[0]):
@@ -386,7 +386,7 @@ def _settle_statistics(
     tl.store(bad + layer + cell * 0, 1, mask=known & infinite)
 
 
-@triton.jit(do_not_specialize=["layer", "rows", "columns", "groups", "unit_count"])
+@triton.jit(do_not_specialize=["layer", "rows", "columns", "groups", "unit_count", "steps"])
 def settle(
     x,
     table,
@@ -405,6 +405,7 @@ def settle(
     columns,
     groups,
     unit_count,
+    steps,
     CELLS: tl.constexpr,
     LAYERS: tl.constexpr,
     TOP: tl.constexpr,
@@ -412,7 +413,6 @@ def settle(
     SIDES: tl.constexpr,
     PREFIX: tl.constexpr,
     GROUPED: tl.constexpr,
-    STEPS: tl.constexpr,
     WIDTH: tl.constexpr,
     SPAN: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -444,7 +444,7 @@ def settle(
                     else:
                         new = _rows(x, table, begin, cell, side * LOWEST, rows, columns, CELLS, KIND, WIDTH, SPAN)
                 if tl.min(new) < _last(best, TOP):
-                    best = _combine(best, new, units, unit_count, GROUPED, STEPS)
+                    best = _combine(best, new, units, unit_count, steps, GROUPED)
             tl.store(own + slot, best, mask=slot < TOP)
             # the bar is the last one's bits; an empty slot's are 0, and a candidate's at least 1
             tl.store(bars + mine, tl.maximum(0x7FFFFFFF - (_last(best, TOP) >> 32).to(tl.int32), 1))
