@@ -1,9 +1,11 @@
 """All of section 5, beside what it cannot do without: the forward passes and the vocabulary projections.
 
     python bench/section5.py MODEL [--device cuda]
+    python bench/section5.py paper --samples 2048 --batch-tokens 16384     # on a GPU: the paper's shape, random weights, bf16
 
-The floor is the same batches through the model, and the same rows (r, y and o of every layer through the head, y once more
-through the lens) times the unembedding, nothing read off. Both run in turns; the ratio is of the medians.
+The floor is the same batches through the model, and the same rows times the unembedding, nothing read off: r, y and o of
+every layer in the model's precision, as its head has them, and y once more in float32, as the lens has it. Both run in
+turns; the ratio is of the medians.
 """
 
 from __future__ import annotations
@@ -11,16 +13,20 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 import keyhole
+from keyhole import lens
 from keyhole.analysis import section5
 from keyhole.analysis.heldout import Prefixes
 from keyhole.lens import Head
+from keyhole.models import Model
 
 
 @torch.inference_mode()
@@ -31,11 +37,22 @@ def floor(head: Head, prefixes: Prefixes, batch_tokens: int) -> None:
     for rows in section5.batches([len(ids) for ids in prefixes.ids], batch_tokens):
         batch = model.batch([prefixes.ids[row] for row in rows])
         model.forward(batch.ids)
-        vectors = torch.ones(4 * model.layers * len(rows), width, device=model.device, dtype=model.dtype)
-        for at in range(0, len(vectors), step):
-            vectors[at : at + step] @ head.weight.T
+        vectors = torch.ones(model.layers * len(rows), width, device=model.device, dtype=model.dtype)
+        for _ in range(3):
+            for at in range(0, len(vectors), step):
+                vectors[at : at + step] @ head.weight.T
+        for _ in lens._blocks(vectors, head.weight):
+            pass
     if model.device.type == "cuda":
         torch.cuda.synchronize()
+
+
+def paper() -> Model:
+    """The paper's model with its vocabulary, random weights, on a GPU."""
+    from gpu import SHAPES, build
+
+    shape = SHAPES["paper"]
+    return build(replace(shape, config={**shape.config, "vocab_size": 267_744}))
 
 
 def main() -> None:
@@ -47,8 +64,11 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=16, help="tokens of a prefix, on average")
     parser.add_argument("--batch-tokens", type=int, default=1024)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--profile", action="store_true")
     options = parser.parse_args()
-    model = keyhole.load(options.model, device=options.device, dtype=options.dtype)
+    model = (
+        paper() if options.model == "paper" else keyhole.load(options.model, device=options.device, dtype=options.dtype)
+    )
     head = Head(model)
     random = np.random.default_rng(0)
     lengths = random.integers(1, 2 * options.length, options.samples)
@@ -69,6 +89,10 @@ def main() -> None:
             work()
             if repeat:  # the first warms up
                 times[name].append(time.perf_counter() - began)
+    if options.profile:
+        with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as seen:
+            section5.measure(head, values, prefixes, bos=True, batch_tokens=options.batch_tokens)
+        print(seen.key_averages().table(sort_by="self_device_time_total", row_limit=14, max_name_column_width=60))
     low, whole = (statistics.median(times[name]) for name in ("floor", "section 5"))
     print(f"{model}, {options.samples} prefixes, {sum(map(len, ids)):,} tokens, {model.dtype}, {model.device}")
     print(f"forwards and projections  {low:8.3f} s   {[round(t, 3) for t in times['floor']]}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from families import tiny
 from triton_here import DEVICE, on_the_card
 
 from keyhole import lens, lens_kernels
@@ -120,14 +121,46 @@ def check_projection(z: torch.Tensor, masked: torch.Tensor, kept: int) -> None:
         assert int(got.ranks[row]) == above
 
 
-def test_residuals_read_by_kernels_as_the_head_reads_them() -> None:
-    z = some_logits(4, 8, 900).to(DEVICE)
-    tokens = torch.randint(0, 900, (8,), device=DEVICE)
-    tops, probabilities = lens._survey_heads(lambda rows: rows.clone(), z, 900, tokens, step=3)
-    assert torch.equal(tops, torch.sort(z, dim=1, descending=True, stable=True).indices[:, 0])
-    assert probabilities is not None
-    expected = torch.softmax(z.double(), 1).gather(1, tokens[:, None]).flatten()
-    torch.testing.assert_close(probabilities.double(), expected, rtol=1e-5, atol=1e-12)
+@pytest.mark.parametrize("summed", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("vocabulary", [11, 900, 1024 * 16 * 2 + 3])
+def test_the_first_token_of_each_row(vocabulary: int, dtype: torch.dtype, summed: bool) -> None:
+    check_first(some_logits(4, 8, vocabulary).to(dtype), summed=summed)
+
+
+def check_first(z: torch.Tensor, *, summed: bool) -> None:
+    wide = torch.full((len(z), z.shape[1] + 16), 1e4, dtype=z.dtype)  # what stands behind a row's end counts nowhere
+    wide[:, : z.shape[1]] = z
+    tokens, log_total = lens_kernels.first_tokens(wide.to(DEVICE)[:, : z.shape[1]], summed=summed)
+    assert torch.equal(tokens.cpu(), torch.sort(z.float(), dim=1, descending=True, stable=True).indices[:, 0])
+    if summed:
+        expected = z.double().logsumexp(1)
+        torch.testing.assert_close(log_total.cpu(), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_head_reads_residuals_by_kernels_as_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    head = lens.Head(tiny("gemma2"))  # logits with a cap
+    residuals = torch.randn(9, head.weight.shape[1], generator=torch.Generator().manual_seed(5))
+    tokens = torch.randint(0, head.vocabulary, (9,), generator=torch.Generator().manual_seed(6))
+    monkeypatch.setattr(lens, "BLOCK_BYTES", 4 * 4 * head.vocabulary * 2)  # a few rows at once
+    expected, likely = head.read(residuals, tokens)
+    raw = head.top("raw", residuals)
+    used = []
+    kernels = lens_kernels.first_tokens
+
+    def by_kernels(logits: torch.Tensor, *, summed: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        used.append(len(logits))
+        found, log_total = kernels(logits.to(DEVICE), summed=summed)
+        return found.cpu(), log_total.cpu()
+
+    monkeypatch.setattr(lens, "_first_tokens", by_kernels)
+    got, probable = head.read(residuals, tokens)
+    assert torch.equal(got, expected)
+    assert likely is not None
+    assert probable is not None
+    torch.testing.assert_close(probable, likely, rtol=1e-5, atol=1e-9)
+    assert torch.equal(head.top("raw", residuals), raw)
+    assert len(used) > 2
 
 
 @on_the_card
@@ -136,6 +169,7 @@ def test_residuals_read_by_kernels_as_the_head_reads_them() -> None:
 def test_large_blocks(vocabulary: int, masks: bool) -> None:
     z = some_logits(2, 150, vocabulary)
     compare(z, masks=masks, kept=30)
+    check_first(z.to(torch.float16 if masks else torch.bfloat16), summed=True)
     check_projection(z, torch.arange(0, vocabulary, 5) if masks else torch.empty(0, dtype=torch.int64), kept=30)
 
 

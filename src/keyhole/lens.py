@@ -113,30 +113,34 @@ class Head:
     @torch.inference_mode()
     def logits(self, residuals: Tensor) -> Tensor:
         """The model's own logits of residuals [n, model], float32."""
-        logits: Tensor = self.output(self.final_norm(residuals.to(self.weight.dtype))).float()
+        return self._logits(residuals).float()
+
+    def _logits(self, residuals: Tensor) -> Tensor:
+        """The same, in the precision they are made in."""
+        logits: Tensor = self.output(self.final_norm(residuals.to(self.weight.dtype)))
         if self.scale != 1.0:
-            logits = logits * self.scale
-        return logits if self.cap is None else torch.tanh(logits / self.cap) * self.cap
+            logits = logits.float() * self.scale
+        return logits if self.cap is None else torch.tanh(logits.float() / self.cap) * self.cap
 
     @torch.inference_mode()
     def read(self, residuals: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """The top token of each residual [n, model] as the model reads it, and the probability it gives one token each."""
-        if has_triton(self.weight.device):
-            return _survey_heads(self.logits, residuals, self.vocabulary, tokens, self.at_once)
         tops, probabilities = [], []
         step = self.at_once
         for at in range(0, len(residuals), step):
-            logits = self.logits(residuals[at : at + step])
-            tops.append(logits.argmax(1))
+            logits = self._logits(residuals[at : at + step])
+            top, log_total = _first_tokens(logits, summed=tokens is not None)
+            tops.append(top)
             if tokens is not None:
-                asked = logits.gather(1, tokens[at : at + step, None])
-                probabilities.append((asked - logits.logsumexp(1, keepdim=True)).exp().flatten())
+                asked = logits.gather(1, tokens[at : at + step, None]).flatten()
+                probabilities.append((asked - log_total).exp().float())
         return torch.cat(tops), torch.cat(probabilities) if tokens is not None else None
 
     @torch.inference_mode()
     def top(self, lens: str, vectors: Tensor) -> Tensor:
         """The top token of each vector [n, model] through a lens."""
-        return torch.cat([logits.argmax(1) for _, logits in _blocks(self.see(lens, vectors), self.weight)])
+        blocks = _blocks(self.see(lens, vectors), self.weight)
+        return torch.cat([_first_tokens(logits, summed=False)[0] for _, logits in blocks])
 
     def see(self, lens: str, vectors: Tensor) -> Tensor:
         """Vectors as a lens turns them before they meet the unembedding."""
@@ -214,22 +218,14 @@ def project(
     return Projection(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
 
 
-def _survey_heads(
-    logits_of: Callable[[Tensor], Tensor], residuals: Tensor, vocabulary: int, tokens: Tensor | None, step: int
-) -> tuple[Tensor, Tensor | None]:
-    """`Head.read` on a GPU."""
-    from .lens_kernels import Surveyor
+def _first_tokens(logits: Tensor, *, summed: bool) -> tuple[Tensor, Tensor]:
+    """The first token of each row, and, where asked, the log of softmax's denominator."""
+    if has_triton(logits.device):
+        from .lens_kernels import first_tokens
 
-    none = torch.empty(0, dtype=torch.int64, device=residuals.device)
-    found = Surveyor(len(residuals), vocabulary, 1, none, residuals.device, ranked=False)
-    asked = torch.empty(len(residuals), device=residuals.device)
-    for at in range(0, len(residuals), step):
-        logits = logits_of(residuals[at : at + step])
-        found.take(at, logits, None)
-        if tokens is not None:
-            asked[at : at + step] = logits.gather(1, tokens[at : at + step, None]).flatten()
-    tops = found.tops()[1][0, :, 0]
-    return tops, None if tokens is None else (asked.double() - found.log_total()).exp().float()
+        return first_tokens(logits, summed=summed)
+    logits = logits.float()
+    return logits.argmax(1), logits.logsumexp(1) if summed else logits.new_empty(0)
 
 
 @torch.inference_mode()

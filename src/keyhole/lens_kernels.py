@@ -2,8 +2,9 @@
 
 `survey` reads every logit once: the largest and the smallest of each chunk of tokens, what softmax and its entropy need,
 and how many logits stand above the one asked for. `gather` then looks into the chunks that can hold a row's first ones.
+Where one token a row is all that is wanted, `first` finds it.
 
-Both write *keys*: 64 bits, larger is better, the logit in the upper half (so mapped that integers compare as the floats
+All write *keys*: 64 bits, larger is better, the logit in the upper half (so mapped that integers compare as the floats
 do) and its place, counted down, in the lower. Keys are unique, so `torch.topk` of them is a total order, and rows with
 equal logits need no second look.
 """
@@ -130,6 +131,72 @@ def gather(
     tl.store(out, tl.where(there, _key(value, token), NOTHING), mask=known[:, None])
 
 
+@triton.jit(do_not_specialize=["segments"])
+def first(
+    z,
+    keys,
+    sums,
+    stride,
+    vocabulary,
+    segments,
+    SUMMED: tl.constexpr,
+    TILE: tl.constexpr,
+    SEGMENT: tl.constexpr,
+):
+    """One segment of one row a program, elementwise down the row. Into `keys` [rows, segments]: that of the segment's first
+    token; into `sums` [rows, segments, 2], where asked: its largest logit m and Σ e^(z−m)."""
+    row = tl.program_id(0) // segments
+    begin = (tl.program_id(0) % segments) * SEGMENT * TILE
+    mine = z + row.to(tl.int64) * stride
+    best = tl.full([TILE], -3.0e38, tl.float32)  # finite: no infinity is taken from another
+    place = begin + tl.arange(0, TILE)
+    total = tl.zeros([TILE], tl.float32)
+    for tile in range(SEGMENT):
+        token = begin + tile * TILE + tl.arange(0, TILE)
+        value = tl.load(mine + token, mask=token < vocabulary, other=float("-inf")).to(tl.float32)
+        better = value > best
+        if SUMMED:
+            less = tl.exp(-tl.abs(value - best))  # of the two, the smaller one beside the larger
+            total = tl.where(better, total * less + 1.0, total + less)
+        place = tl.where(better, token, place)
+        best = tl.maximum(best, value)
+    tl.store(keys + tl.program_id(0), tl.max(_key(best, place), 0))
+    if SUMMED:
+        largest = tl.max(best, 0)
+        tl.store(sums + tl.program_id(0) * 2, largest)
+        tl.store(sums + tl.program_id(0) * 2 + 1, tl.sum(total * tl.exp(best - largest), 0))
+
+
+FIRST_TILE, FIRST_SEGMENT = 1024, 16
+
+
+def first_tokens(logits: Tensor, *, summed: bool) -> tuple[Tensor, Tensor]:
+    """The first token of each row of logits [rows, vocabulary] of any precision, and, where asked, the log of softmax's
+    denominator, in double precision. Nothing waits."""
+    rows, vocabulary = logits.shape
+    segments = -(-vocabulary // (FIRST_TILE * FIRST_SEGMENT))
+    keys = torch.empty((rows, segments), dtype=torch.int64, device=logits.device)
+    sums = torch.empty((rows, segments, 2) if summed else 1, device=logits.device)
+    first[(rows * segments,)](
+        logits,
+        keys,
+        sums,
+        logits.stride(0),
+        vocabulary,
+        segments,
+        SUMMED=summed,
+        TILE=FIRST_TILE,
+        SEGMENT=FIRST_SEGMENT,
+        num_warps=4,
+    )
+    _, tokens = unpack_plain(keys.amax(1))
+    if not summed:
+        return tokens, sums
+    most, total = sums.double().unbind(2)
+    largest = most.amax(1, keepdim=True)
+    return tokens, largest.flatten() + (total * (most - largest).exp()).sum(1).log()
+
+
 class Surveyor:
     """What blocks of logits say, kept on the device; `rows` of them come in all."""
 
@@ -203,11 +270,6 @@ class Surveyor:
         largest = most.amax(1)
         share = (most - largest[:, None]).exp()
         return largest, (total * share).sum(1), (weighted * share).sum(1)
-
-    def log_total(self) -> Tensor:
-        """The log of softmax's denominator, in double precision."""
-        largest, total, _ = self._added()
-        return largest + total.log()
 
     def softmax(self) -> tuple[Tensor, Tensor]:
         """The largest probability of each row, and the entropy in nats."""

@@ -68,13 +68,22 @@ def measure(
         following=np.array(prefixes.following),
     )
     advance = begin(n)
+
+    def put(rows: list[int], read: dict[str, torch.Tensor]) -> None:
+        for name, array in read.items():
+            getattr(found, name)[:, rows] = array.cpu().numpy()
+        advance(len(rows))
+
+    waiting: list[tuple[list[int], dict[str, torch.Tensor]]] = []
     for rows in batches([len(ids) for ids in prefixes.ids], batch_tokens):
         batch = model.batch([prefixes.ids[row] for row in rows], bos=bos)
         ends = torch.tensor([batch.starts + len(prefixes.ids[row]) - 1 for row in rows])
         seen = states(model, batch.ids, ends)
-        for name, array in _read(head, values.lens, seen, promoted, demoted).items():
-            getattr(found, name)[:, rows] = array.cpu().numpy()
-        advance(len(rows))
+        waiting.append((rows, _read(head, values.lens, seen, promoted, demoted)))
+        if len(waiting) > 1:  # a GPU works on one batch while another's results are fetched
+            put(*waiting.pop(0))
+    for rows, read in waiting:
+        put(rows, read)
     return found
 
 
