@@ -407,10 +407,10 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=list(SHAPES))
     parser.add_argument("--batch-tokens", nargs="+", type=int, default=[65536])
     parser.add_argument(
-        "--warm", type=int, default=60, help="batches before the measured ones: the bars are up by then"
+        "--warm", type=int, default=40, help="batches before the measured ones: the bars are up by then"
     )
     parser.add_argument("--blocks", type=int, default=5)
-    parser.add_argument("--block-batches", type=int, default=16)
+    parser.add_argument("--block-batches", type=int, default=10)
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--ways", nargs="+", default=["plain", "bare", "scan", "topk"], choices=WAYS)
     parser.add_argument("--sweep", action="store_true")

@@ -27,7 +27,9 @@ def coefficients(model: Model, ids: torch.Tensor) -> list[tuple[int, torch.Tenso
     return kept
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3_text", "gpt_neo"])  # of the last two, layers attend differently
+@pytest.mark.parametrize(
+    "family", ["llama", "opt", "gemma3_text", "gpt_neo"]
+)  # of the last two, layers attend differently
 def test_coefficients_are_the_same_whatever_the_shape_and_the_model_is_as_it_was_afterwards(family: str) -> None:
     model = tiny(family)
     random = torch.Generator().manual_seed(0)

@@ -32,15 +32,21 @@ class _Here(threading.local):
 _here = _Here()
 
 
-@torch.library.custom_op("keyhole::take", mutates_args=("taken",))
+_library = torch.library.Library("keyhole", "FRAGMENT")  # type: ignore[no-untyped-call]
+# It is said to change `taken`, so that it is not optimised away; and to take coefficients however they lie, since the
+# compiler would rather write cheap ones (a ReLU's) twice than promise how they do.
+_library.define("take(Tensor coefficients, Tensor(a!) taken) -> ()", tags=(torch.Tag.flexible_layout,))  # type: ignore[no-untyped-call]
+
+
+@torch.library.impl(_library, "take", "CompositeExplicitAutograd")
 def _take(coefficients: Tensor, taken: Tensor) -> None:
-    """Hand one layer's coefficients on. It is said to change `taken`, so that it is not optimised away."""
+    """Hand one layer's coefficients on."""
     if _here.sink is not None:
         _here.sink(_here.layer, coefficients)
     _here.layer += 1
 
 
-@_take.register_fake
+@torch.library.register_fake("keyhole::take")  # type: ignore[untyped-decorator]
 def _(coefficients: Tensor, taken: Tensor) -> None:
     return None
 
