@@ -15,7 +15,7 @@ from reference import every_prefix, triggers
 from triton_here import CUDA, DEVICE, on_the_card
 
 import keyhole
-from keyhole import quiet, shard
+from keyhole import engine, quiet, shard
 from keyhole.gpu import LONG_ROWS, SHORT_ROWS, GpuIndex, Rows, Tiling
 from keyhole.kernels import FRACTION, Index, candidates, has_triton, make_index
 from keyhole.models import Model
@@ -417,6 +417,7 @@ def test_a_batched_scan_on_the_card_equals_brute_force_on_the_same_coefficients(
         update(self, layer, x, batch)
 
     monkeypatch.setattr(GpuIndex, "update", spy)
+    monkeypatch.setattr(engine, "warm_up", lambda *args: None)  # its windows are not the corpus's
     run = keyhole.scan(model, [text], out=tmp_path / "run", top=5, unit=unit, batch_tokens=100, context=16)
     offsets = run._corpus["unit_offsets"]
     places = np.concatenate(tokens)

@@ -90,7 +90,8 @@ def scan(
     compile_: Annotated[
         bool,
         typer.Option(
-            "--compile", help="Compile the model's blocks first: half a minute, and Llama-like models run faster."
+            "--compile",
+            help="Compile the model's blocks first: a quarter of a minute, and most models run faster on a GPU.",
         ),
     ] = False,
     shard: Annotated[
