@@ -505,13 +505,15 @@ def test_verify_refuses_another_model_or_text(run: Path, text: Path) -> None:
 
 
 @pytest.mark.parametrize("per", ["sentence", "prefix"])
-def test_warming_up_runs_every_length_and_changes_nothing(per: str, tmp_path: Path, text: Path) -> None:
+def test_warming_up_runs_every_length_and_changes_nothing(
+    per: str, tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = tiny("gpt2")
     config = shard.ScanConfig(per=per, top=3, context=30).resolve(model)
     before = keyhole.scan(model, [text], tmp_path / "before", per=per, top=3)
     seen: list[tuple[int, ...]] = []
     run = model.run
-    model.run = lambda ids, sink: (seen.append(tuple(ids.shape)), run(ids, sink))[1]  # type: ignore[method-assign]
+    monkeypatch.setattr(model, "run", lambda ids, sink: (seen.append(tuple(ids.shape)), run(ids, sink))[1])
     shard.warm_up(model, config, lambda: False)
     lengths = [(2, 13), (2, 25), (2, 30)]  # the longest as the context has it
     assert seen == lengths * (2 if per == "sentence" else 1)
@@ -522,7 +524,7 @@ def test_warming_up_runs_every_length_and_changes_nothing(per: str, tmp_path: Pa
     assert before.manifest["files"] == after.manifest["files"]
 
 
-def test_what_fails_while_warming_up_is_left_to_the_scan() -> None:
+def test_what_fails_while_warming_up_is_left_to_the_scan(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny("gpt2")
     calls = []
 
@@ -530,7 +532,7 @@ def test_what_fails_while_warming_up_is_left_to_the_scan() -> None:
         calls.append(1)
         raise RuntimeError("the card is on fire")
 
-    model.run = fail  # type: ignore[method-assign]
+    monkeypatch.setattr(model, "run", fail)
     shard.warm_up(model, shard.ScanConfig().resolve(model), lambda: False)
     assert calls == [1]
 

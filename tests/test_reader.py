@@ -59,6 +59,24 @@ def test_the_same_errors(text: str, tmp_path: Path) -> None:
         assert told(reader.units, name, **options) == here
 
 
+def test_what_a_library_prints_is_not_taken_for_text(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "START", LOUD)
+    assert list(reader.units([text], "line")) == list(corpus.units([text], "line"))
+
+
+LOUD = """
+import os
+from keyhole import corpus, reader
+quiet = corpus.units
+def units(*args, **options):
+    print("loud", flush=True)
+    os.write(1, b"louder")
+    yield from quiet(*args, **options)
+corpus.units = units
+reader.child()
+"""
+
+
 def test_an_error_made_of_several_things_is_the_same_again() -> None:
     error = MissingExtra("zstandard", "zst", "Reading x.zst")
     again = reader._again(MissingExtra, str(error))

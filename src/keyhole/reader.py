@@ -75,7 +75,8 @@ def _again(kind: type[KeyholeError], message: str) -> KeyholeError:
 def child() -> None:
     """Read, split, send; last None, or what was wrong."""
     job = json.loads(sys.stdin.buffer.read())
-    out, sys.stdout = sys.stdout.buffer, sys.stderr  # what a library prints is not for the other side
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints is not for the other side
     try:
         failed = None
         try:

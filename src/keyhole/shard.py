@@ -125,19 +125,18 @@ def index_for(model: Model, config: ScanConfig, unit_offsets: npt.NDArray[np.int
 def warm_up(model: Model, config: ScanConfig, enough: Callable[[], bool]) -> None:
     """Run a few made-up windows into an index that nobody keeps, until `enough`: what is compiled on first use is then
     compiled before the corpus comes. Whatever is wrong here is wrong there too, and told there."""
-    lengths = {min(length, (config.context or 2) - int(config.bos)) for length in WARM_UP}
-    offsets = None
+    lengths = sorted({min(length, (config.context or 2) - int(config.bos)) for length in WARM_UP})
+    two_units = np.array([0, lengths[-1], 2 * lengths[-1]], np.int64)
     with contextlib.suppress(Exception):
-        for _ in range(2 if config.per == "sentence" else 1):
-            runner = _Runner(model, index_for(model, config, offsets), config)
-            for length in sorted(lengths):
+        for unit_offsets in (None, two_units) if config.per == "sentence" else (None,):
+            runner = _Runner(model, index_for(model, config, unit_offsets), config)
+            for length in lengths:
                 if enough():
                     return
                 windows = [np.zeros(length, np.int64)] * 2
                 firsts = np.array([0, length], np.int64)
                 runner.run(runner.prepare(PlannedBatch(windows, firsts, np.zeros(2, np.int32))))
             runner.index.flush()
-            offsets = np.array([0, max(lengths), 2 * max(lengths)], np.int64)  # for units in several windows
 
 
 def scan_batches(model: Model, plan: Plan, index: AnyIndex, config: ScanConfig, numbers: range) -> Iterator[int]:
