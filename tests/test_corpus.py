@@ -130,6 +130,7 @@ def test_line_ends_and_byte_order_mark(tmp_path: Path) -> None:
         ("a.jsonl", b'{"text": "a"}\n{nope\n', "line 2: not JSON"),
         ("a.jsonl", b'{"body": "a"}\n', "no field 'text'. It has: body. Use --text-field"),
         ("a.jsonl", b'{"text": 3}\n', "is int, not text"),
+        ("a.jsonl", b'{"text": "half \\ud83d"}\n', r"line 1: the field 'text' has half a character \('\\ud83d'.* at 5"),
         ("a.jsonl", b"[1]\n", "a JSON object is needed"),
         ("a.csv", b"body,id\nx,1\n", "no field 'text'. It has: body, id"),
         ("a.parquet", b"PAR1 no", "not a Parquet file"),

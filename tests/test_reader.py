@@ -31,7 +31,7 @@ def test_the_same_units(text: str, tmp_path: Path, unit: str) -> None:
     several.write_text(f"{TEXT}\n\n" * (3 * corpus.CHUNK_CHARACTERS // len(TEXT)))
     records = tmp_path / "records.jsonl.xz"
     with lzma.open(records, "wt") as file:
-        file.writelines(json.dumps({"said": said}) + "\n" for said in (TEXT, "", "Short."))
+        file.writelines(json.dumps({"said": said}) + "\n" for said in (TEXT, "", "Short 🙂."))
     for names, field in (([text, str(several)], None), ([str(records)], "said")):
         expected = list(corpus.units(names, unit, text_field=field))
         assert len(expected) > 1
@@ -79,7 +79,7 @@ reader.child()
 
 def test_an_error_made_of_several_things_is_the_same_again() -> None:
     error = MissingExtra("zstandard", "zst", "Reading x.zst")
-    again = reader._again(MissingExtra, str(error))
+    again = reader._again("MissingExtra", str(error))
     assert (type(again), str(again)) == (MissingExtra, str(error))
 
 
@@ -97,14 +97,9 @@ def test_a_process_that_ends_early_is_no_end_of_the_corpus(
 def test_left_early_it_ends_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "long.txt"
     file.write_text("A line.\n" * 1_000_000)  # more than pipes hold
-    made = []
-
-    class Kept(subprocess.Popen):  # type: ignore[type-arg]
-        def __init__(self, *args: object, **options: object) -> None:
-            super().__init__(*args, **options)  # type: ignore[call-overload]
-            made.append(self)
-
-    monkeypatch.setattr(subprocess, "Popen", Kept)
+    made: list[subprocess.Popen[str]] = []
+    start = reader.start_child
+    monkeypatch.setattr(reader, "start_child", lambda code: (made.append(start(code)), made[-1])[1])
     units = reader.units([str(file)], "line")
     assert next(units).text == "A line."
     assert made[0].poll() is None

@@ -32,13 +32,13 @@ class _Here(threading.local):
 _here = _Here()
 
 
-_library = torch.library.Library("keyhole", "FRAGMENT")  # type: ignore[no-untyped-call]
+_operators = torch.library.Library("keyhole", "FRAGMENT")  # type: ignore[no-untyped-call]
 # It is said to change `taken`, so that it is not optimised away; and to take coefficients however they lie, since the
 # compiler would rather write cheap ones (a ReLU's) twice than promise how they do.
-_library.define("take(Tensor coefficients, Tensor(a!) taken) -> ()", tags=(torch.Tag.flexible_layout,))  # type: ignore[no-untyped-call]
+_operators.define("take(Tensor coefficients, Tensor(a!) taken) -> ()", tags=(torch.Tag.flexible_layout,))  # type: ignore[no-untyped-call]
 
 
-@torch.library.impl(_library, "take", "CompositeExplicitAutograd")
+@torch.library.impl(_operators, "take", "CompositeExplicitAutograd")
 def _take(coefficients: Tensor, taken: Tensor) -> None:
     """Hand one layer's coefficients on."""
     if _here.sink is not None:
@@ -86,7 +86,7 @@ def compiled(model: Model) -> Iterator[None]:
         for block in model.blocks:
             block.compile(dynamic=True)
         model.taking = taking
-        _warm_up(model)
+        _compile_now(model)
         yield
     finally:
         model.taking = None
@@ -96,7 +96,7 @@ def compiled(model: Model) -> Iterator[None]:
             handle.remove()
 
 
-def _warm_up(model: Model) -> None:
+def _compile_now(model: Model) -> None:
     """Compile, on a batch of always the same shape: what the compiler decides by shape must not depend on the text."""
     try:
         with warnings.catch_warnings():

@@ -29,6 +29,7 @@ RECORDS = (".jsonl", ".ndjson", ".csv", ".parquet")
 COMPRESSED = (".gz", ".xz", ".bz2", ".zst")
 DEFAULT_FIELD = "text"
 CHUNK_CHARACTERS = 1 << 20
+"""Text sent on and tokenised at once."""
 WIDE_SPACE = re.compile(r"[^\S\x00-\x7f](?=\s*\.)")
 """White space of more than one byte before a full stop, where the sentence splitter may fail: it is shown a plain space."""
 
@@ -269,6 +270,13 @@ def _field(record: dict[str, Any], field: str, where: str) -> str:
     value = record[field]
     if not isinstance(value, str):
         raise CorpusError(f"{where}: the field '{field}' is {type(value).__name__}, not text.")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise CorpusError(
+            f"{where}: the field '{field}' has half a character ({value[error.start]!r}, a lone surrogate) at {error.start:,}. "
+            "Take it out, or mend what wrote the file."
+        ) from None
     return value
 
 

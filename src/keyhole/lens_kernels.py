@@ -168,11 +168,12 @@ def first(
 
 
 FIRST_TILE, FIRST_SEGMENT = 1024, 16
+"""Tokens that a program of `first` reads at once, and how often."""
 
 
 def first_tokens(logits: Tensor, *, summed: bool) -> tuple[Tensor, Tensor]:
     """The first token of each row of logits [rows, vocabulary] of any precision, and, where asked, the log of softmax's
-    denominator, in double precision. Nothing waits."""
+    denominator, in double precision. Nothing waits. The plain form is `lens._first_tokens`."""
     rows, vocabulary = logits.shape
     segments = -(-vocabulary // (FIRST_TILE * FIRST_SEGMENT))
     keys = torch.empty((rows, segments), dtype=torch.int64, device=logits.device)

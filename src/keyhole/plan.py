@@ -184,11 +184,11 @@ def _hashed(chunk: list[Unit]) -> bytes:
 
 
 def _tokenized(
-    chunks: Generator[list[Unit], None, None], tokenize: Callable[[Sequence[str]], list[list[int]]]
+    split: Generator[list[Unit], None, None], tokenize: Callable[[Sequence[str]], list[list[int]]]
 ) -> Generator[tuple[list[Unit], Int64s, Int64s], None, None]:
     """Chunks with their tokens, end to end, and how many of them each unit has."""
-    with contextlib.closing(chunks):
-        for chunk in chunks:
+    with contextlib.closing(split):
+        for chunk in split:
             encoded = tokenize([unit.text for unit in chunk])
             lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
             yield chunk, np.fromiter(itertools.chain.from_iterable(encoded), np.int64, int(lengths.sum())), lengths

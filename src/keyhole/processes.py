@@ -23,6 +23,7 @@ from typing import IO, Any
 import torch
 
 from . import store
+from .children import start_child
 from .engine import Progress, finished, merge_into, scan, stop_when_asked
 from .errors import Interrupted, KeyholeError, RunError, ShardError, UsageError
 from .run import Run
@@ -109,7 +110,6 @@ def _check_unfinished(partial: store.Partial, count: int) -> None:
 def _run(jobs: list[dict[str, Any]], progress: Progress) -> None:
     """Run the jobs, one process each, until all are done. When one fails, or Ctrl-C comes, all save and stop."""
     events: queue.SimpleQueue[tuple[int, dict[str, Any]]] = queue.SimpleQueue()
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     processes: list[subprocess.Popen[str]] = []
     listeners: list[threading.Thread] = []
     failure: str | None = None
@@ -124,15 +124,7 @@ def _run(jobs: list[dict[str, Any]], progress: Progress) -> None:
     try:
         with stop_when_asked() as asked:
             for number, job in enumerate(jobs):
-                process = subprocess.Popen(
-                    [sys.executable, "-c", START],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                    encoding="utf-8",
-                    env=environment,
-                    start_new_session=True,  # Ctrl-C reaches them through their input only, once
-                )
+                process = start_child(START)
                 processes.append(process)
                 assert process.stdin is not None
                 with contextlib.suppress(BrokenPipeError):  # one that ended at once is heard of below

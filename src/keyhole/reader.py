@@ -1,20 +1,20 @@
 """A corpus read and split into units by a process of its own.
 
 In the process that tokenises, splitting would take turns with it: both hold the interpreter. The process is given its job
-as JSON on standard input and answers in pickles on standard output: chunks of units, column by column, and at the end how
-it went.
+as a line of JSON and answers in such lines: chunks of units, column by column, and at the end how it went.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import pickle
-import subprocess
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from typing import IO, Any
 
-from . import corpus
+from . import corpus, errors
+from .children import start_child
 from .corpus import Unit
 from .errors import CorpusError, KeyholeError
 
@@ -37,33 +37,39 @@ def worthwhile(names: Sequence[str]) -> bool:
 def units(names: Sequence[str], unit: str, *, text_field: str | None = None) -> Generator[Unit, None, None]:
     """What `corpus.units` gives, made in another process."""
     job = {"names": list(names), "unit": unit, "text_field": text_field}
-    with subprocess.Popen(
-        [sys.executable, "-c", START],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        start_new_session=True,  # Ctrl-C is for this process, which ends that one
-    ) as process:
+    with start_child(START) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            process.stdin.write(json.dumps(job).encode())
-            process.stdin.close()
-            while isinstance(said := pickle.load(process.stdout), list):
+            with contextlib.suppress(BrokenPipeError):  # one that ended at once is heard of below
+                process.stdin.write(json.dumps(job) + "\n")
+                process.stdin.close()
+            for said in _said(process.stdout):
+                if isinstance(said, dict):
+                    break
                 yield from map(Unit, *said)
-        except (EOFError, BrokenPipeError, pickle.UnpicklingError):
-            raise CorpusError(
-                f"The process that reads {', '.join(names)} ended early, with status {process.wait()}; what it said is above."
-            ) from None
+            else:
+                raise CorpusError(
+                    f"The process that reads {', '.join(names)} ended early, with status {process.wait()}; what it said is above."
+                )
         finally:
             process.kill()  # where nobody wants the rest
-    if said is not None:
-        kind, message = said
-        raise _again(kind, message)
+    if said:
+        raise _again(said["error"], said["message"])
 
 
-def _again(kind: type[KeyholeError], message: str) -> KeyholeError:
+def _said(lines: IO[str]) -> Iterator[Any]:
+    """What the process says, until it ends, be it within a line."""
+    for line in lines:
+        try:
+            yield json.loads(line)
+        except json.JSONDecodeError:
+            return
+
+
+def _again(name: str, message: str) -> KeyholeError:
     """An error of the other process, whatever its kind is made from there."""
+    kind: type[KeyholeError] = getattr(errors, name)
     error = kind.__new__(kind)
     error.args = (message,)
     return error
@@ -73,18 +79,17 @@ def _again(kind: type[KeyholeError], message: str) -> KeyholeError:
 
 
 def child() -> None:
-    """Read, split, send; last None, or what was wrong."""
-    job = json.loads(sys.stdin.buffer.read())
-    out = os.fdopen(os.dup(1), "wb")
+    """Read, split, send; last an object: empty, or what was wrong."""
+    job = json.loads(sys.stdin.readline())
+    out = os.fdopen(os.dup(1), "w", encoding="ascii")
     os.dup2(2, 1)  # what a library prints is not for the other side
+    failed = {}
     try:
-        failed = None
         try:
             for chunk in corpus.chunks(corpus.units(job["names"], job["unit"], text_field=job["text_field"])):
-                pickle.dump([list(column) for column in zip(*chunk, strict=True)], out, pickle.HIGHEST_PROTOCOL)
+                print(json.dumps(list(zip(*chunk, strict=True))), file=out)
         except KeyholeError as error:
-            failed = (type(error), str(error))
-        pickle.dump(failed, out)
-        out.flush()
+            failed = {"error": type(error).__name__, "message": str(error)}
+        print(json.dumps(failed), file=out, flush=True)
     except BrokenPipeError:  # nobody there any more
         os._exit(1)

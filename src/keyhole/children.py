@@ -1,0 +1,20 @@
+"""Another Python beside this one, spoken to in lines of JSON."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+
+def start_child(code: str) -> subprocess.Popen[str]:
+    """A process that runs `code` and imports what this one imports. Ctrl-C is for this process: it tells its children."""
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        start_new_session=True,
+    )
