@@ -12,7 +12,7 @@ from keyhole import corpus, demo
 from keyhole.models import Model, load
 from keyhole.plan import Plan, build
 from keyhole.shard import ScanConfig
-from keyhole.store import PlanFiles
+from keyhole.unfinished import PlanFiles
 
 
 def machine() -> str:

@@ -25,7 +25,7 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import keyhole
-from keyhole import shading, store
+from keyhole import shading, store, unfinished
 from keyhole.values import KEPT, index
 from keyhole.web.app import create
 
@@ -36,7 +36,7 @@ def made_up(folder: Path, layers: int, cells: int, top: int) -> Path:
     """A run directory of this size, its values and shades included."""
     rng = np.random.default_rng(0)
     out = folder / "run"
-    partial = store.Partial(out)
+    partial = unfinished.Partial(out)
     partial.begin(resume=False, force=False)
     tokenizer(VOCABULARY).save(str(partial.path / "tokenizer.json"))
     lengths = rng.integers(4, 2 * LENGTH - 4, UNITS)

@@ -113,7 +113,7 @@ class Keyhole:
         from keyhole.models import Model
         from keyhole.plan import Plan, Summary
         from keyhole.shard import ScanConfig
-        from keyhole.store import PlanFiles
+        from keyhole.unfinished import PlanFiles
 
         self.model = Model(lm, AutoTokenizer.from_pretrained(about["model"]), source=about["model"])
         self.plan = Plan(PlanFiles(folder), Summary(**about["summary"]))

@@ -31,7 +31,7 @@ from keyhole.engine import save_results
 from keyhole.kernels import Index
 from keyhole.plan import Plan, Summary
 from keyhole.shard import ScanConfig, scan_batches
-from keyhole.store import Partial, PlanFiles, read_json
+from keyhole.unfinished import Partial, PlanFiles
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -61,7 +61,7 @@ class Contenders:
     def __init__(self, folder: Path, top: int, repeats: int) -> None:
         self.model = demo_model()
         files = PlanFiles(folder / "x.partial")
-        self.plan, self.top, self.repeats = Plan(files, Summary(**read_json(files.summary))), top, repeats
+        self.plan, self.top, self.repeats = Plan(files, Summary(**files.read())), top, repeats
         self.folder = folder
         self.indexes: dict[str, list[Index]] = {}
         self.scans: dict[str, list[Iterator[int]]] = {}

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything asks the hub
+os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(prefix="keyhole-tests-")  # the key that runs are signed with
 
 import numpy as np
 import pytest

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import keyhole
-from keyhole import annotations, store
+from keyhole import annotations, manifest, store
 from keyhole.cli import app
 from keyhole.errors import RunError, UsageError
 
@@ -139,7 +139,7 @@ def test_what_cannot_be_written_is_told(run: keyhole.Run) -> None:
 def test_a_run_with_annotations_opens_and_verifies(run: keyhole.Run) -> None:
     annotations.save(run, said(run))
     annotations.save_note(run, {"layer": 0, "cell": 0, "text": "odd"})
-    store.check_files(run.path, keyhole.open(run.path).manifest, contents=True)
+    manifest.check_files(run.path, keyhole.open(run.path).manifest, contents=True)
 
 
 def test_notes(run: keyhole.Run) -> None:

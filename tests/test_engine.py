@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import keyhole
-from keyhole import engine, shard, store
+from keyhole import engine, kernels, shard, store, unfinished
 from keyhole.errors import (
     CorpusError,
     DiskFull,
@@ -144,13 +144,13 @@ def test_kill_at_any_moment_then_resume_gives_the_same_bytes(
             process.kill()
             process.communicate()
             kills += 1
-            resumed_from_checkpoint += store.Partial(out).checkpoint.exists()
+            resumed_from_checkpoint += unfinished.Partial(out).checkpoint.exists()
         else:
             assert process.communicate()[0] == "done\n"
             break
     assert resumed_from_checkpoint, "no kill came between two checkpoints: the test tests nothing"
     assert content(out) == whole
-    assert not store.Partial(out).path.exists()
+    assert not unfinished.Partial(out).path.exists()
 
 
 def test_a_kill_between_the_last_two_steps(
@@ -159,7 +159,9 @@ def test_a_kill_between_the_last_two_steps(
     out = tmp_path / "almost"
     with monkeypatch.context() as patch:
         patch.setattr(
-            store.Partial, "put_in_place", lambda self: os.kill(os.getpid(), 0) or (_ for _ in ()).throw(SystemExit)
+            unfinished.Partial,
+            "put_in_place",
+            lambda self: os.kill(os.getpid(), 0) or (_ for _ in ()).throw(SystemExit),
         )
         with pytest.raises(SystemExit):
             keyhole.scan(tiny("llama"), [text], out=out, **OPTIONS)
@@ -192,7 +194,7 @@ def test_ctrl_c_saves_what_is_done(
         with pytest.raises(Interrupted, match="Stopped after 3 of .* --resume"):
             keyhole.scan(tiny("llama"), [text], out=out, **OPTIONS)
     assert signal.getsignal(signal.SIGINT) is before
-    assert int(np.load(store.Partial(out).checkpoint)["done"]) == 3
+    assert int(np.load(unfinished.Partial(out).checkpoint)["done"]) == 3
     assert content(keyhole.scan(tiny("llama"), [text], out=out, resume=True, **OPTIONS).path) == whole
 
 
@@ -255,7 +257,7 @@ def test_a_damaged_checkpoint_says_so(text: Path, tmp_path: Path, monkeypatch: p
         stop_after(2, patch)
         with pytest.raises(Interrupted):
             keyhole.scan(tiny("llama"), [text], out=out, **OPTIONS)
-    checkpoint = store.Partial(out).checkpoint
+    checkpoint = unfinished.Partial(out).checkpoint
     checkpoint.write_bytes(checkpoint.read_bytes()[:200])
     with pytest.raises(RunDamaged, match="checkpoint.*--force"):
         keyhole.scan(tiny("llama"), [text], out=out, resume=True, **OPTIONS)
@@ -284,7 +286,7 @@ def test_a_run_that_exists_is_kept_unless_forced(text: Path, tmp_path: Path) -> 
 
 
 def test_two_scans_into_one_directory_are_refused(text: Path, tmp_path: Path) -> None:
-    held = store.Partial(tmp_path / "run")
+    held = unfinished.Partial(tmp_path / "run")
     held.begin(resume=False, force=False)
     with pytest.raises(RunExists, match="Another process is writing"):
         keyhole.scan(tiny("llama"), [text], out=tmp_path / "run", resume=True, **OPTIONS)
@@ -319,7 +321,7 @@ def test_a_full_disk_keeps_what_is_done(
     with monkeypatch.context() as patch:
         patch.setattr(engine, "CHECKPOINT_SECONDS", 0.0)
         patch.setattr(engine, "CHECKPOINT_SHARE", 1e9)
-        real, calls = store.write_checkpoint, []
+        real, calls = unfinished.write_checkpoint, []
 
         def full(*args: object) -> None:
             calls.append(args)
@@ -327,7 +329,7 @@ def test_a_full_disk_keeps_what_is_done(
                 raise OSError(errno.ENOSPC, "No space left on device")
             real(*args)  # type: ignore[arg-type]
 
-        patch.setattr(store, "write_checkpoint", full)
+        patch.setattr(unfinished, "write_checkpoint", full)
         with pytest.raises(DiskFull, match="disk is full.*--resume"):
             keyhole.scan(tiny("llama"), [text], out=out, **OPTIONS)
     assert content(keyhole.scan(tiny("llama"), [text], out=out, resume=True, **OPTIONS).path) == whole
@@ -365,7 +367,7 @@ def test_out_of_memory_halves_the_batch(
 ) -> None:
     options = {**OPTIONS, "batch_tokens": 200}
     expected = keyhole.scan(tiny("llama"), [text], out=tmp_path / "expected", **options)
-    owner, name = (type(tiny("llama")), "forward") if where == "forward" else (engine.Index, "update")
+    owner, name = (type(tiny("llama")), "forward") if where == "forward" else (kernels.Index, "update")
     real, sizes = getattr(owner, name), []
 
     def small(self: object, *args: object) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from keyhole import corpus, plan
 from keyhole.corpus import Unit
 from keyhole.errors import CorpusError
-from keyhole.store import PlanFiles
+from keyhole.unfinished import PlanFiles
 
 
 def build(folder: Path, units: list[list[int]], **options: object) -> tuple[PlanFiles, plan.Summary]:

@@ -13,7 +13,7 @@ import pytest
 from families import tiny, tokenizer
 
 import keyhole
-from keyhole import engine, processes, store
+from keyhole import engine, processes, unfinished
 from keyhole.errors import Interrupted, RunError, RunExists, ShardError, UsageError
 
 OPTIONS = {"top": 4, "unit": "line", "batch_tokens": 60, "device": "cpu"}
@@ -109,15 +109,15 @@ def test_a_stop_saves_every_process_and_resumes(how: signal.Signals, tmp_path: P
     parent.send_signal(how)
     said = parent.communicate()[0].decode()
     assert ("Stopped, and saved" in said) == (how == signal.SIGINT)
-    partial = store.Partial(out)
+    partial = unfinished.Partial(out)
 
     def saved(number: int) -> bool:
         part = partial.shard(number, 2)
-        return part.exists() or store.Partial(part).checkpoint.exists()
+        return part.exists() or unfinished.Partial(part).checkpoint.exists()
 
     def ended(number: int) -> bool:
         """Nobody holds its directory any more."""
-        part = store.Partial(partial.shard(number, 2))
+        part = unfinished.Partial(partial.shard(number, 2))
         if part.path.exists():
             try:
                 part._take_lock()

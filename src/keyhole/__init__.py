@@ -15,9 +15,10 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from . import intervene, prompt, shading
     from .analysis import analyze
-    from .engine import merge, scan
+    from .engine import scan
     from .errors import KeyholeError
     from .intervene import Edit
+    from .merging import merge
     from .models import FAMILIES, Family, Model, load
     from .recheck import verify
     from .run import Cell, Run, Stats, Trigger
@@ -36,7 +37,7 @@ _WHERE = {
     "Trigger": "run",
     "analyze": "analysis",
     "load": "models",
-    "merge": "engine",
+    "merge": "merging",
     "scan": "engine",
     "verify": "recheck",
 }

@@ -133,12 +133,13 @@ def save(run: Run, value: Any) -> Annotation:
     """Check an annotation and add it to its annotator's file, on disk when this returns."""
     annotation = parse(run, value)
     with _saving:
-        store.append_line(_file(run, annotation.annotator), annotation.to_json() | {"at": _now()})
+        file = (store.annotations_folder(run.path).name, f"{annotation.annotator}.jsonl")
+        _add(run, file, annotation.to_json())
     return annotation
 
 
-def _file(run: Run, annotator: str) -> Any:
-    return store.annotations_folder(run.path) / f"{annotator}.jsonl"
+def _add(run: Run, file: tuple[str, ...], record: dict[str, Any]) -> None:
+    store.append_line(run.path, file, record | {"at": _now()}, run.manifest["checksum"])
 
 
 def _now() -> str:
@@ -154,7 +155,8 @@ def _read(run: Run) -> tuple[list[Annotation], int]:
     """The annotations, and how many lines hold none: a crash may have cut them short."""
     newest: dict[tuple[str, int, int], Annotation] = {}
     damaged = 0
-    for file in sorted(store.annotations_folder(run.path).glob("*.jsonl")):
+    folder = store.annotations_folder(run.path)
+    for file in sorted(folder.glob("*.jsonl")) if not folder.is_symlink() else ():
         for record in store.read_lines(file):
             try:
                 annotation = parse(run, record)
@@ -174,21 +176,28 @@ def save_note(run: Run, value: Any) -> dict[str, Any]:
         raise UsageError(f"A note is a text of at most {NOTE:,} characters.")
     note = {"layer": layer, "cell": cell, "text": text}
     with _saving:
-        store.append_line(store.notes_file(run.path), note | {"at": _now()})
+        _add(run, (store.notes_file(run.path).name,), note)
     return note
 
 
 def notes(run: Run) -> dict[str, str]:
     """The newest note of each cell that has one, by its address."""
+    return _read_notes(run)[0]
+
+
+def _read_notes(run: Run) -> tuple[dict[str, str], int]:
+    """The notes, and how many lines hold none."""
     found: dict[tuple[int, int], str] = {}
+    damaged = 0
     for record in store.read_lines(store.notes_file(run.path)):
         try:
             known = _fields(record, "a note", ("layer", "cell", "text"), ("at",))
             layer, cell, _ = _cell(run, known)
         except UsageError:
+            damaged += 1
             continue
         found[layer, cell] = str(known["text"])
-    return {f"L{layer}.{cell}": text for (layer, cell), text in sorted(found.items()) if text.strip()}
+    return {f"L{layer}.{cell}": text for (layer, cell), text in sorted(found.items()) if text.strip()}, damaged
 
 
 # What they come to
@@ -272,7 +281,7 @@ def summary(run: Run) -> dict[str, Any]:
         "annotators": sorted({a.annotator for a in made}),
         "cells": len({(a.layer, a.cell) for a in made if not a.skipped}),
         "skipped": sum(a.skipped for a in made),
-        "damaged_lines": damaged,
+        "damaged_lines": damaged + _read_notes(run)[1],
         "coverage": coverage(run),
         "agreement": agreement(run),
     }

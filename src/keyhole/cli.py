@@ -23,6 +23,14 @@ app = typer.Typer(
 )
 
 
+TrustRemoteCode = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run the model repository's own code. Off, and best left off.")
+]
+ModelNow = Annotated[
+    str | None, typer.Option("--model", help="Where the model is now.  [default: where it was, if you made the run]")
+]
+
+
 class Per(StrEnum):
     sentence = "sentence"
     prefix = "prefix"
@@ -106,9 +114,13 @@ def scan(
     text_field: Annotated[
         str | None, typer.Option(help="The field of a record that holds the text.  [default: text]")
     ] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run the model repository's own code. Off, and best left off.")
-    ] = False,
+    revision: Annotated[
+        str | None, typer.Option(help="The model's revision on the hub: a branch, tag or commit.")
+    ] = None,
+    edits: Annotated[
+        Path | None, typer.Option(help="A file of edits saved in the explorer: scan the model as edited.")
+    ] = None,
+    trust_remote_code: TrustRemoteCode = False,
     from_: Annotated[
         Path | None,
         typer.Option("--from", help="Repeat the scan of a manifest.json; options given beside it override."),
@@ -132,8 +144,11 @@ def scan(
         "hold_out": hold_out,
         "compile": compile_,
     }
+    edited: Any = edits
     if from_ is not None:
-        model, corpus, options, shard = _repeat(context, from_, model, corpus, options, shard)
+        model, corpus, options, shard, revision, edited = _repeat(
+            context, from_, model, corpus, options, shard, revision, edits
+        )
     if not model or not corpus:
         raise UsageError("scan needs a MODEL and a CORPUS: keyhole scan MODEL CORPUS... --out runs/x")
     out = out or _default_out(model, corpus, shard)
@@ -142,7 +157,17 @@ def scan(
 
     with Bar() as bar:
         run = run_scan(
-            model, corpus, out, shard=shard, processes=processes, resume=resume, force=force, progress=bar, **options
+            model,
+            corpus,
+            out,
+            revision=revision,
+            edits=edited,
+            shard=shard,
+            processes=processes,
+            resume=resume,
+            force=force,
+            progress=bar,
+            **options,
         )
     _tell(run)
 
@@ -155,18 +180,34 @@ def _default_out(model: str, corpus: list[str], shard: str | None) -> Path:
 
 
 def _repeat(
-    context: typer.Context, path: Path, model: str, corpus: list[str] | None, options: dict[str, Any], shard: str | None
-) -> tuple[str, list[str], dict[str, Any], str | None]:
-    """Options of an earlier run, with those given on this command line on top."""
-    import json
+    context: typer.Context,
+    path: Path,
+    model: str,
+    corpus: list[str] | None,
+    options: dict[str, Any],
+    shard: str | None,
+    revision: str | None,
+    edits: Path | None,
+) -> tuple[str, list[str], dict[str, Any], str | None, str | None, Any]:
+    """Options of an earlier run, with those given on this command line on top. Trust is never taken over."""
+    from . import trust
+    from .errors import UntrustedSource, UsageError
+    from .manifest import read_file
 
-    from .errors import UsageError
-
-    try:
-        manifest = json.loads(path.read_text("utf-8"))
-        before, source, texts = manifest["config"], manifest["model"]["source"], manifest["corpus"]["sources"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"--from {path}: not a manifest that can be read ({error!r}).") from None
+    path = path / "manifest.json" if path.is_dir() else path
+    if not path.is_file():
+        raise UsageError(f"--from {path}: not a manifest that can be read: there is no such file. Give a run.")
+    manifest = read_file(path)
+    before, about, texts = manifest["config"], manifest["model"], manifest["corpus"]["sources"]
+    if not (model and corpus) and not trust.is_own(path.parent, manifest["checksum"]):
+        named = " and ".join(
+            ([] if model else [f"the model {about['source']!r}"]) + ([] if corpus else [f"the corpus {texts!r}"])
+        )
+        if not _confirm(f"{path} was not written by you on this machine. It names {named}. Use them?"):
+            raise UntrustedSource(
+                f"{path} was not written by you on this machine, and names {named}. If that is what you mean, give them on the "
+                "command line: keyhole scan MODEL CORPUS --from MANIFEST"
+            )
     rename = {"context": "context_", "compile": "compile_"}
     given = {
         name: value
@@ -174,9 +215,40 @@ def _repeat(
         if context.get_parameter_source(rename.get(name, name)).name == "COMMANDLINE"  # type: ignore[union-attr]
     }
     merged = {name: before.get(name, value) for name, value in options.items()} | given
+    merged["trust_remote_code"] = options["trust_remote_code"]
     if shard is None and before.get("shard"):
         shard = "{}/{}".format(*before["shard"])
-    return model or source, corpus or texts, merged, shard
+    if not model:
+        revision = revision or about["revision"]
+    try:
+        from .intervene import parse
+
+        edited = edits if edits is not None else parse(about["edits"]) if about.get("edits") else None
+    except UsageError as error:
+        raise UsageError(f"--from {path}: its edits cannot be read. {error}") from None
+    return model or about["source"], corpus or texts, merged, shard, revision, edited
+
+
+def _confirm(question: str) -> bool:
+    """Ask at the terminal; without one the answer is no."""
+    from .show import printable
+
+    if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    return typer.confirm(printable(question), err=True)
+
+
+def _named(run: Path, model: str | None) -> str | None:
+    """The model for a run: as given on the command line, or confirmed at the terminal if someone else made the run."""
+    from . import trust
+    from .manifest import read
+
+    sealed = read(run)
+    told = str(sealed["model"]["source"])
+    if model is None and not trust.is_own(run, sealed["checksum"]):
+        question = f"{run} was not made by you on this machine. It names the model {told!r}. Load that model?"
+        return told if _confirm(question) else None
+    return model
 
 
 @app.command()
@@ -219,13 +291,15 @@ def analyze(
         bool, typer.Option("--mask-untrained", help="Leave out tokens that neither occur nor seem trained.")
     ] = False,
     similar: Annotated[bool, typer.Option("--similar/--no-similar", help="Find the cells with similar values.")] = True,
-    model: Annotated[str | None, typer.Option(help="Where the model is now.  [default: where it was scanned]")] = None,
+    model: ModelNow = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps, …")] = "auto",
+    trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Fill the run's tables: what values say, how cells compose, how layers refine the prediction. Last, shade its triggers."""
     from .analysis import analyze as run_analyze
     from .progress import Stages
 
+    model = _named(run, model)
     with Stages() as progress:
         filled = run_analyze(
             run,
@@ -239,6 +313,7 @@ def analyze(
             similar=similar,
             model=model,
             device=device,
+            trust_remote_code=trust_remote_code,
             progress=progress,
         )
     print(f"{filled.path}: analyzed. Look: keyhole table {filled.path} agreement")
@@ -314,14 +389,27 @@ def verify(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
     cells: Annotated[int, typer.Option(help="How many random cells to recompute.", min=1)] = 200,
     seed: Annotated[int, typer.Option(help="Which cells.")] = 0,
+    model: ModelNow = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, …  [default: the scan's]")] = None,
+    trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Check the files, recompute stored coefficients from the text, report the largest difference."""
     from .recheck import verify as check
     from .run import Run
 
-    found = check(Run(run), cells=cells, seed=seed)
+    opened = Run(run)
+    found = check(
+        opened,
+        cells=cells,
+        seed=seed,
+        model=_named(run, model),
+        device=device,
+        trust_remote_code=trust_remote_code,
+    )
     origin = (
-        "read and tokenised again" if found.from_text else "from the stored tokens (the corpus is not there any more)"
+        "read and tokenised again"
+        if found.from_text
+        else "from the stored tokens (the corpus is not there any more, or the run is not yours)"
     )
     print(
         f"files        whole, checksums match\ncells        {found.cells:,}\ntriggers     {found.triggers:,}, {origin}"
@@ -344,7 +432,7 @@ def merge(
     force: Annotated[bool, typer.Option("--force", help="Replace a run that is there.")] = False,
 ) -> None:
     """Put the shards of a scan back into one run."""
-    from .engine import merge as run_merge
+    from .merging import merge as run_merge
 
     _tell(run_merge(out, parts, force=force))
 
@@ -383,12 +471,22 @@ def serve(
     token: Annotated[
         str | None, typer.Option(help="Who asks must know it.  [default: one is made up where --host needs it]")
     ] = None,
+    model: ModelNow = None,
+    trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """The explorer: look through every cell, in the browser."""
     from .run import Run
     from .web.serve import serve as answer
 
-    answer(Run(run), host=host, port=port, browse=not no_open, token=token)
+    answer(
+        Run(run),
+        host=host,
+        port=port,
+        browse=not no_open,
+        token=token,
+        model=model,
+        trust_remote_code=trust_remote_code,
+    )
 
 
 @app.command()

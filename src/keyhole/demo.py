@@ -66,7 +66,7 @@ def missing(run: Run) -> list[str]:
     from . import shading, store, tables
 
     filled: set[str] = set()
-    if store.tables_file(run.path).exists():
+    if store.has_tables(run.path):
         with tables.connect(run.path) as db:
             filled = tables.names(db)
     return [name for name in tables.SCHEMAS if name not in filled] + ["shading"] * (shading.of(run) is None)

@@ -1,4 +1,4 @@
-"""From a command to a finished run: directories, the plan, checkpoints, resuming, merging shards."""
+"""From a command to a finished run: directories, the plan, checkpoints, resuming."""
 
 from __future__ import annotations
 
@@ -9,23 +9,30 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from . import __version__, corpus, reader, store
-from .errors import DiskFull, Interrupted, RunError, ShardError, UsageError
-from .kernels import AnyIndex, Index, add_integers
+from . import __version__, corpus, manifest, reader, store, unfinished
+from .errors import DiskFull, Interrupted, RunError, UsageError
+from .files import disk_errors, read_json, write_json
+from .kernels import AnyIndex
 from .models import Model, load
 from .plan import Plan, Summary, build, content_hash, unit_of
 from .run import Run
-from .shard import ScanConfig, batches_of, finite, index_for, parse_shard, scan_batches, warm_up
-from .topk import UNFILLED, Keys, one_per_group, pack, unpack
+from .shard import ScanConfig, batches_of, check_memory, finite, index_for, parse_shard, scan_batches, warm_up
+from .topk import unpack
+from .unfinished import AGAIN, Partial
+
+if TYPE_CHECKING:
+    from .intervene import Edit
+
+Edits = str | os.PathLike[str] | dict[str, Any] | Sequence["Edit"]
 
 CHECKPOINT_SECONDS = 30.0
 CHECKPOINT_SHARE = 0.01
@@ -47,10 +54,12 @@ class Silent:
 
 
 def scan(
-    model: Model | str,
+    model: Model | str | os.PathLike[str],
     sources: Sequence[str | os.PathLike[str]] | str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
+    revision: str | None = None,
+    edits: Edits | None = None,
     shard: str | tuple[int, int] | None = None,
     processes: int = 1,
     resume: bool = False,
@@ -60,45 +69,41 @@ def scan(
 ) -> Run:
     """Find every key's trigger examples in one pass over a corpus, into the run directory `out`.
 
-    With `processes`, a model given by name is scanned by so many processes, on CUDA with a GPU each, to the same bytes.
+    With `processes`, a model given by name is scanned by that many processes, on CUDA with a GPU each, to the same bytes.
     `options` are the fields of `ScanConfig`: top, per, unit, context, max_tokens, batch_tokens, bos, text_field, hold_out,
-    compile, and for a model given by name device, dtype and trust_remote_code.
+    compile, and for a model given by name device, dtype and trust_remote_code; `revision` and `edits` are those of `load`.
     """
     unknown = set(options) - set(ScanConfig.__dataclass_fields__)
     if unknown:
         raise TypeError(f"scan() got unknown options: {', '.join(sorted(unknown))}")
     config = ScanConfig(**options, shard=parse_shard(shard) if isinstance(shard, str) else shard)
+    options = {name: getattr(config, name) for name in options}
     named = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
-    names = [str(source) for source in named]
+    names = [os.fspath(source) for source in named]
+    if not isinstance(model, Model):
+        model = os.fspath(model)
     if processes < 1 or (processes > 1 and shard is not None):
         raise UsageError(
             f"{processes} processes cannot be: give at least 1, and with --shard only 1 (each would be a shard of its own)."
         )
+    job = Job(model, names, config, revision, edits)
     if processes > 1:
         from .processes import scan_in_processes
 
         corpus.expand(names)
         return scan_in_processes(
-            model,
-            names,
-            Path(out),
-            processes,
-            resume=resume,
-            force=force,
-            progress=progress or Silent(),
-            options=options,
+            job, Path(out), int(processes), resume=resume, force=force, progress=progress or Silent(), options=options
         )
-    partial = store.Partial(Path(out))
-    with store.disk_errors(partial.path):
-        if resume and partial.out.exists() and not partial.path.exists():
-            return finished(partial.out, names)
-        partial.begin(resume=resume, force=force)
+    partial = Partial(Path(out))
+    with disk_errors(partial.path):
+        if done := already_done(job, partial, resume=resume):
+            return done
+        partial.begin(resume=resume, force=force, inputs=job.inputs)
         try:
-            if (partial.path / "manifest.json").exists():  # killed between the last two steps
-                partial.put_in_place()
-                return Run(partial.out)
-            corpus.expand(names)  # a wrong name is told before the model is loaded
-            return _scan(model, names, config, partial, progress or Silent())
+            if resume and partial.sealed:
+                return finish_sealed(job, partial)
+            corpus.expand(names)  # a wrong name is refused before the model is loaded
+            return _scan(job, partial, progress or Silent())
         except BaseException:
             _drop_if_nothing_done(partial)
             raise
@@ -106,41 +111,113 @@ def scan(
             partial.close()
 
 
-def finished(out: Path, names: list[str]) -> Run:
-    """The run that is there already, which must be of the same corpus."""
-    run = Run(out)
-    if run.manifest["corpus"]["sources"] != names:
-        raise RunError(
-            f"{out} is a finished scan of {run.manifest['corpus']['sources']}, not of {names}. Choose another --out."
+@dataclass(frozen=True)
+class Job:
+    """What is scanned: the model, loaded or by name, the corpus, and how."""
+
+    model: Model | str
+    names: list[str]
+    config: ScanConfig
+    revision: str | None = None
+    edits: Edits | None = None
+
+    def load(self) -> Model:
+        config = self.config
+        if isinstance(self.model, Model):
+            return load(self.model, edits=self.edits)
+        return load(
+            self.model,
+            dtype=config.dtype,
+            device=config.device,
+            revision=self.revision,
+            trust_remote_code=config.trust_remote_code,
+            edits=self.edits,
         )
+
+    @property
+    def inputs(self) -> list[str]:
+        """What the scan reads, by name: a run must never replace any of it."""
+        return [*self.names, self.model if isinstance(self.model, str) else self.model.source]
+
+    def identity(self, model: Model, config: ScanConfig) -> dict[str, Any]:
+        """What two scans must share to give the same run; `config` is resolved."""
+        return {
+            "model": {"source": model.source, "fingerprint": model.fingerprint},
+            "corpus": self.names,
+            "config": asdict(config) | {"shard": list(config.shard) if config.shard else None},
+        }
+
+
+def differences(before: dict[str, Any], now: dict[str, Any]) -> str:
+    """In what two identities differ, as text; empty if in nothing."""
+    found = [
+        f"{key}: was {before.get(part, {}).get(key)!r}, now {value!r}"
+        for part in ("model", "config")
+        for key, value in now[part].items()
+        if before.get(part, {}).get(key) != value
+    ]
+    if before.get("corpus") != now["corpus"]:
+        found.append(f"corpus: was {before.get('corpus')}, now {now['corpus']}")
+    return "; ".join(found)
+
+
+def already_done(job: Job, partial: Partial, *, resume: bool) -> Run | None:
+    """The finished run that a resumed scan finds, which must be of the very same scan; None if there is none."""
+    if not resume or not partial.out.exists() or partial.path.exists():
+        return None
+    run = Run(partial.out)
+    _check_same(job, run.manifest, partial.out)
     return run
 
 
-def _drop_if_nothing_done(partial: store.Partial) -> None:
+def finish_sealed(job: Job, partial: Partial) -> Run:
+    """The last step of a scan that was killed before it: its files are compared with the manifest once more."""
+    sealed = manifest.read(partial.path)
+    manifest.check_files(partial.path, sealed, contents=True)
+    _check_same(job, sealed, partial.path)
+    partial.put_in_place()
+    return Run(partial.out)
+
+
+def _check_same(job: Job, sealed: dict[str, Any], path: Path) -> None:
+    """Refuse to pass off a finished run as the result of another scan: model, options and text are compared."""
+    corpus.expand(job.names)
+    model = job.load()
+    about = sealed["corpus"]
+    before = {"model": sealed["model"], "config": sealed["config"], "corpus": about["sources"]}
+    if found := differences(before, job.identity(model, job.config.resolve(model))):
+        raise RunError(f"{path} is a finished scan of another kind ({found}). Choose another --out, or use --force.")
+    if store.read_log(path).get("stamps") != _stamps(job.names) or "-" in job.names:
+        units = corpus.units(job.names, job.config.unit, text_field=job.config.text_field)
+        same = content_hash(units, about["units"]) == about["hash"]
+        if not same or (not about["truncated"] and next(units, None) is not None):
+            raise RunError(
+                f"{path} is a finished scan of {', '.join(job.names)}, whose text changed since. Choose another --out, or use "
+                "--force."
+            )
+
+
+def _drop_if_nothing_done(partial: Partial) -> None:
     """A failure before the plan stood leaves nothing worth resuming, so leave nothing behind."""
-    if not partial.plan.summary.exists() and not (partial.path / "manifest.json").exists():
-        shutil.rmtree(partial.path, ignore_errors=True)
+    if not partial.plan.summary.exists() and not partial.sealed and not partial.shards():
+        partial.drop()
 
 
-def _scan(source: Model | str, names: list[str], config: ScanConfig, partial: store.Partial, progress: Progress) -> Run:
+def _scan(job: Job, partial: Partial, progress: Progress) -> Run:
     began = time.time()
-    model = load(source, dtype=config.dtype, device=config.device, trust_remote_code=config.trust_remote_code)
-    config = config.resolve(model)
+    model = job.load()
+    config = job.config.resolve(model)
     with _compiled(model, config):  # before anything is planned: what cannot be compiled leaves nothing behind
-        return _scan_loaded(model, names, config, partial, progress, began)
+        return _scan_loaded(job, model, config, partial, progress, began)
 
 
-def _scan_loaded(
-    model: Model, names: list[str], config: ScanConfig, partial: store.Partial, progress: Progress, began: float
-) -> Run:
+def _scan_loaded(job: Job, model: Model, config: ScanConfig, partial: Partial, progress: Progress, began: float) -> Run:
     loaded = time.time()
-    identity = {
-        "model": {"source": model.source, "fingerprint": model.fingerprint},
-        "corpus": names,
-        "config": asdict(config) | {"shard": list(config.shard) if config.shard else None},
-    }
+    check_memory(model, config)
+    names, stamps = job.names, _stamps(job.names)
+    identity = job.identity(model, config)
     with _warming_up(model, config):
-        summary = _plan(model, names, config, partial, identity, progress)
+        summary = _plan(model, names, config, partial, identity, stamps, progress)
     plan = Plan(partial.plan, summary)
     index = index_for(model, config, plan.unit_offsets if summary.split_units and config.per == "sentence" else None)
     planned = time.time()
@@ -151,15 +228,15 @@ def _scan_loaded(
             _run_batches(model, plan, index, config, partial, progress, stopped)
         scanned = time.time()
         save_results(index, plan.unit_offsets, partial)
-        model.encoder.save(str(store.tokenizer_file(partial.path)))
-        manifest = _manifest(model, names, config, summary, index.n)
+        partial.save_tokenizer(model.encoder.to_str(pretty=True))
+        about = _manifest(model, names, config, summary, index.n)
         seconds = {
             "load": round(loaded - began, 3),
             "plan": round(planned - loaded, 3),
             "scan": round(scanned - planned, 3),
             "write": round(time.time() - scanned, 3),
         }
-        partial.finish(manifest, _log(model, seconds))
+        partial.finish(about, _log(model, seconds) | {"stamps": stamps})
     return Run(partial.out)
 
 
@@ -200,35 +277,27 @@ def _plan(
     model: Model,
     names: list[str],
     config: ScanConfig,
-    partial: store.Partial,
+    partial: Partial,
     identity: dict[str, Any],
+    stamps: list[list[Any]],
     progress: Progress,
 ) -> Summary:
     """The plan, made now or found from an earlier try, which must have been of the same scan."""
     if partial.plan.summary.exists():
-        before = store.read_json(partial.identity)
-        differences = [
-            f"{key}: was {before.get(part, {}).get(key)!r}, now {value!r}"
-            for part in ("model", "config")
-            for key, value in identity[part].items()
-            if before.get(part, {}).get(key) != value
-        ]
-        if before.get("corpus") != identity["corpus"]:
-            differences.append(f"corpus: was {before.get('corpus')}, now {identity['corpus']}")
-        if differences:
+        before = read_json(partial.identity, AGAIN)
+        if found := differences(before, identity):
             raise RunError(
-                f"The unfinished scan at {partial.path} is another one ({'; '.join(differences)}). Repeat its command to resume it, "
-                "or start over with --force."
+                f"The unfinished scan at {partial.path} is another one ({found}). Repeat its command to resume it, or start over "
+                "with --force."
             )
-        summary = Summary(**store.read_json(partial.plan.summary))
-        if _stamps(names) != before.get("stamps"):
+        summary = Summary(**partial.plan.read())
+        if stamps != before.get("stamps"):
             found = content_hash(corpus.units(names, config.unit, text_field=config.text_field), summary.units)
             if found != summary.hash:
                 raise RunError(
                     f"The corpus changed since the scan at {partial.path} began. Restore it, or start over with --force."
                 )
         return summary
-    stamps = _stamps(names)
     assert config.context is not None
     assert config.batch_tokens is not None
     read = reader.units if reader.worthwhile(names) else corpus.units
@@ -245,7 +314,8 @@ def _plan(
             hold_out=config.hold_out,
             run_ahead="-" not in names,
             progress=progress.planned,
-            before_done=lambda: store.write_json(partial.identity, {**identity, "stamps": stamps}),
+            check_ids=model.check_ids,
+            before_done=lambda: write_json(partial.identity, {**identity, "stamps": stamps}),
         )
 
 
@@ -271,14 +341,14 @@ def _run_batches(
     plan: Plan,
     index: AnyIndex,
     config: ScanConfig,
-    partial: store.Partial,
+    partial: Partial,
     progress: Progress,
     stopped: Callable[[], bool],
 ) -> None:
     numbers = batches_of(plan, config.shard)
     done = 0
     if partial.checkpoint.exists():
-        saved = store.read_checkpoint(partial.checkpoint)
+        saved = unfinished.read_checkpoint(partial.checkpoint)
         done = int(saved.pop("done"))
         index.load(saved)
     progress.begin(sum(map(plan.size, numbers)), sum(map(plan.size, numbers[:done])))
@@ -318,11 +388,11 @@ def stop_when_asked() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
-def _checkpoint(partial: store.Partial, index: AnyIndex, done: int) -> None:
-    store.write_checkpoint(partial.checkpoint, {**index.state(), "done": np.array(done)})
+def _checkpoint(partial: Partial, index: AnyIndex, done: int) -> None:
+    unfinished.write_checkpoint(partial.checkpoint, {**index.state(), "done": np.array(done)})
 
 
-def save_results(index: AnyIndex, unit_offsets: npt.NDArray[np.int64], partial: store.Partial) -> None:
+def save_results(index: AnyIndex, unit_offsets: npt.NDArray[np.int64], partial: Partial) -> None:
     """The index as the arrays of a run, a layer at a time."""
     state = index.state()
     for name in store.STATISTICS:
@@ -373,97 +443,3 @@ def _versions() -> dict[str, str]:
         with contextlib.suppress(PackageNotFoundError):
             found[name] = version(name)
     return found
-
-
-# Shards back into one run
-
-
-def merge(out: str | os.PathLike[str], parts: Iterable[str | os.PathLike[str]], *, force: bool = False) -> Run:
-    """The run that one pass would have made, from the runs of its shards."""
-    runs = [Run(part) for part in parts]
-    _check_shards(runs)  # before anything is written
-    partial = store.Partial(Path(out))
-    with store.disk_errors(partial.path):
-        partial.begin(resume=False, force=force)
-        try:
-            merge_into(partial, runs, {"merged": [str(run.path) for run in runs]})
-        finally:
-            shutil.rmtree(partial.path, ignore_errors=True)
-            partial.close()
-    return Run(out)
-
-
-def merge_into(partial: store.Partial, runs: list[Run], log: dict[str, Any]) -> None:
-    """Build the merged run in `partial`, and put it in place."""
-    _check_shards(runs)
-    first = runs[0]
-    for name in (*store.CORPUS, "tokenizer"):
-        file = next(path for path in first.path.glob(f"{name}.*"))
-        shutil.copyfile(file, partial.path / file.name)
-    index = _merged(runs)
-    save_results(index, first._corpus["unit_offsets"], partial)
-    manifest = {key: value for key, value in first.manifest.items() if key not in ("files", "checksum")}
-    manifest["config"] = {**manifest["config"], "shard": None}
-    manifest["corpus"] = {**manifest["corpus"], "scanned_prefixes": index.n}
-    partial.finish(manifest, log)
-
-
-def _check_shards(runs: list[Run]) -> None:
-    if not runs:
-        raise ShardError("No shards were given to merge.")
-    of: dict[int, Run] = {}
-    for run in runs:
-        shard = run.manifest["config"]["shard"]
-        if shard is None:
-            raise ShardError(f"{run.path} is a whole run, not a shard of one (scan with --shard i/n).")
-        number, count = shard
-        if number in of:
-            raise ShardError(f"The shard {number}/{count} is there twice: {of[number].path} and {run.path}.")
-        of[number] = run
-    first = runs[0]
-    for run in runs[1:]:
-        for what, key in (("model", "fingerprint"), ("corpus", "hash"), ("corpus", "tokens")):
-            if run.manifest[what][key] != first.manifest[what][key]:
-                raise ShardError(f"{run.path} and {first.path} are shards of different scans: another {what}.")
-        for key, value in first.manifest["config"].items():
-            other = run.manifest["config"].get(key)
-            if (other != value) if key != "shard" else (other[1] != value[1]):
-                raise ShardError(
-                    f"{run.path} and {first.path} are shards of different scans: {key} is {other} in one and {value} in the other."
-                )
-    count = first.manifest["config"]["shard"][1]
-    missing = [f"{number}/{count}" for number in range(1, count + 1) if number not in of]
-    if missing:
-        raise ShardError(f"Missing shards: {', '.join(missing)}. Scan them (--shard), then merge all {count}.")
-
-
-def _merged(runs: list[Run]) -> Index:
-    first = runs[0]
-    offsets = first._corpus["unit_offsets"]
-    index = Index(first.layers, first.cells, first.top, signed=first.signed)
-    split = first.manifest["corpus"]["split_units"] and first.manifest["config"]["per"] == "sentence"
-    for layer in range(first.layers):
-        rows = np.concatenate([_keys(run, layer, offsets) for run in runs], axis=-1)
-        if split:
-            rows = one_per_group(rows, unit_of(offsets, rows & 0xFFFFFFFF))
-        index.keys[:, layer] = np.sort(rows, axis=-1)[..., : first.top]
-    for run in runs:
-        index.n += int(run.manifest["corpus"]["scanned_prefixes"])
-        index.active += run._array("active")
-        add_integers(index.sums, run._array("sums"))
-        extremes = run._array("extremes")
-        np.maximum(index.extremes[..., 0], extremes[..., 0], out=index.extremes[..., 0])
-        np.minimum(index.extremes[..., 1], extremes[..., 1], out=index.extremes[..., 1])
-    return index
-
-
-def _keys(run: Run, layer: int, offsets: npt.NDArray[np.int64]) -> Keys:
-    """The stored triggers of a layer as keys again, [sides, cells, top]."""
-    sides: list[Keys] = []
-    for side in store.SIDES[: 2 if run.signed else 1]:
-        coefficients, units, positions = (run._array(name + side)[layer] for name in store.TRIGGERS)
-        empty = units < 0
-        magnitude = np.where(empty, np.float32(1), np.abs(coefficients))
-        tokens = offsets[np.maximum(units, 0)] + positions
-        sides.append(np.where(empty, UNFILLED, pack(magnitude, tokens)))
-    return np.stack(sides)

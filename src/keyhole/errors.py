@@ -10,6 +10,7 @@
     │   ├── RunExists         the directory is there already
     │   ├── RunDamaged        a file is missing, cut short, or not what its checksum says
     │   ├── SchemaTooNew      written by a newer Keyhole
+    │   ├── UntrustedSource   a run that came from elsewhere names the model itself
     │   └── ShardError        a shard is missing, doubled, of another scan, or failed
     ├── OutOfMemory           one unit alone does not fit
     ├── DiskFull              no room left; what is done stays resumable
@@ -61,6 +62,10 @@ class RunDamaged(RunError):
 
 class SchemaTooNew(RunError):
     """The run was written by a newer Keyhole."""
+
+
+class UntrustedSource(RunError):
+    """A run that this user did not make names the model to load."""
 
 
 class ShardError(RunError):

@@ -19,7 +19,7 @@ from typing import Any
 import altair as alt
 import vl_convert
 
-from . import store
+from . import files, store
 from .verdicts import Row, Rows, main_lens, present, wilson
 
 Chart = alt.LayerChart
@@ -465,7 +465,7 @@ def _bundle() -> str:
     ending = f"// {hashlib.sha256(text.encode()).hexdigest()}"
     with contextlib.suppress(OSError):
         kept.parent.mkdir(parents=True, exist_ok=True)
-        store.replace_file(kept, lambda file: file.write(f"{text}\n{ending}".encode()))
+        files.replace_file(kept, lambda file: file.write(f"{text}\n{ending}".encode()))
     return text
 
 

@@ -26,7 +26,7 @@ class Measured:
     def read(cls, run: Run) -> Measured:
         found: dict[str, list[Row] | None] = dict.fromkeys(tables.SCHEMAS)
         notes: dict[str, str] = {}
-        if store.tables_file(run.path).exists():
+        if store.has_tables(run.path):
             with tables.connect(run.path) as db:
                 filled = tables.names(db)
             for name in found:

@@ -24,8 +24,9 @@ import numpy.typing as npt
 from .ahead import ahead
 from .corpus import Unit, chunks
 from .errors import CorpusError
-from .store import NpyWriter, PlanFiles, new_memmap, write_json
+from .files import NpyWriter, flush_memmap, new_memmap, write_array
 from .topk import MAX_TOKENS
+from .unfinished import PlanFiles
 
 Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
@@ -74,13 +75,15 @@ def build(
     max_tokens: int | None,
     hold_out: float = 0.0,
     run_ahead: bool = True,
+    check_ids: Callable[[int], None] = lambda largest: None,
     progress: Callable[[int], None] = lambda tokens: None,
     before_done: Callable[[], None] = lambda: None,
 ) -> Summary:
-    """Plan a corpus into `files`. `context` counts the start token, `starts` of them stand before every window.
+    """Plan a corpus into `files`. `context` counts the start token, `starts` of them stand before every window. `check_ids`
+    refuses a token id that the model has no embedding for.
 
     Reading and tokenising run ahead, each in a thread, unless told otherwise: a thread that reads what may never come
-    cannot be stopped. The summary is written last, behind `before_done`: where there is a summary, there is a whole plan.
+    cannot be stopped. The summary is written last, after `before_done`: where there is a summary, there is a whole plan.
     """
     window_length = context - starts
     digest = hashlib.sha256()
@@ -110,6 +113,8 @@ def build(
                         "or choose a smaller --unit."
                     )
             if len(chunk):
+                if len(flat):
+                    check_ids(int(flat.max()))
                 digest.update(_hashed(chunk))
                 cuts = _windows(ends - lengths, lengths, window_length)
                 bounds = np.append(cuts, ends[-1])
@@ -152,7 +157,7 @@ def build(
         hash=digest.hexdigest(), distinct_prefixes=distinct, truncated=truncated, batches=batches, **totals
     )
     before_done()
-    write_json(files.summary, vars(summary))
+    files.seal(vars(summary))
     return summary
 
 
@@ -271,10 +276,10 @@ def _write_repeats(files: PlanFiles, offsets: Int64s, held: npt.NDArray[np.bool_
             longer = lengths[order] > depth
             order, group = order[longer], group[longer]
             windows, begins, lengths = windows[order], begins[order], lengths[order]
-    old.flush()
+    flush_memmap(files.window_old, old)
     order = np.argsort(every := np.concatenate(repeated))
-    np.save(files.repeated_tokens, every[order])
-    np.save(files.repeated_counts, np.concatenate(counts)[order])
+    write_array(files.repeated_tokens, every[order])
+    write_array(files.repeated_counts, np.concatenate(counts)[order])
 
 
 def _alike(

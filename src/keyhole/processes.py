@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import queue
-import shutil
 import signal
 import subprocess
 import sys
@@ -24,16 +23,18 @@ import torch
 
 from . import store
 from .children import start_child
-from .engine import Progress, finished, merge_into, scan, stop_when_asked
+from .engine import Job, Progress, already_done, finish_sealed, scan, stop_when_asked
 from .errors import Interrupted, KeyholeError, RunError, ShardError, UsageError
+from .files import disk_errors
+from .merging import merge_into
 from .run import Run
+from .unfinished import Partial
 
 START = "from keyhole.processes import child; child()"
 
 
 def scan_in_processes(
-    model: Any,
-    names: list[str],
+    job: Job,
     out: Path,
     count: int,
     *,
@@ -43,6 +44,7 @@ def scan_in_processes(
     options: dict[str, Any],
 ) -> Run:
     """What `scan` does, with the same bytes, by `count` processes."""
+    model, names = job.model, job.names
     if not isinstance(model, str):
         raise UsageError("Several processes each load the model, so give its name instead of the loaded model.")
     if "-" in names:
@@ -50,15 +52,16 @@ def scan_in_processes(
             "Standard input can be read by one process only. Write it to a file, or leave out --processes."
         )
     devices = _devices(options.get("device", "auto"), count)
-    partial = store.Partial(out)
-    with store.disk_errors(partial.path):
-        if resume and out.exists() and not partial.path.exists():
-            return finished(out, names)
-        partial.begin(resume=resume, force=force)
+    if job.edits is not None and not isinstance(job.edits, (str, os.PathLike)):
+        raise UsageError("Several processes each read the edits, so give them as a file.")
+    partial = Partial(out)
+    with disk_errors(partial.path):
+        if done := already_done(job, partial, resume=resume):
+            return done
+        partial.begin(resume=resume, force=force, inputs=job.inputs)
         try:
-            if (partial.path / "manifest.json").exists():  # killed between the last two steps
-                partial.put_in_place()
-                return Run(out)
+            if resume and partial.sealed:
+                return finish_sealed(job, partial)
             _check_unfinished(partial, count)
             parts = [partial.shard(number, count) for number in range(1, count + 1)]
             jobs = [
@@ -67,6 +70,8 @@ def scan_in_processes(
                     "sources": names,
                     "out": str(part),
                     "shard": [number, count],
+                    "revision": job.revision,
+                    "edits": None if job.edits is None else os.fspath(job.edits),
                     "options": {**options, "device": device},
                     "threads": torch.get_num_threads(),  # which decide rounding
                 }
@@ -75,12 +80,12 @@ def scan_in_processes(
             _run(jobs, progress)
             merge_into(partial, [Run(part) for part in parts], {"shards": [store.read_log(part) for part in parts]})
         except BaseException:
-            if not partial.shards() and not (partial.path / "manifest.json").exists():
-                shutil.rmtree(partial.path, ignore_errors=True)
+            if not partial.shards() and not partial.sealed:
+                partial.drop()
             raise
         finally:
             partial.close()
-    return Run(out)
+    return Run(partial.out)
 
 
 def _devices(device: str, count: int) -> list[str]:
@@ -96,7 +101,7 @@ def _devices(device: str, count: int) -> list[str]:
     return [f"cuda:{number}" for number in range(count)]
 
 
-def _check_unfinished(partial: store.Partial, count: int) -> None:
+def _check_unfinished(partial: Partial, count: int) -> None:
     """What is there from before must be of as many processes."""
     others = {of for _, of in partial.shards()} - {count}
     if others or partial.plan.summary.exists():
@@ -241,7 +246,17 @@ def child() -> None:
     torch.set_num_threads(job["threads"])
     try:
         shard = (job["shard"][0], job["shard"][1])
-        scan(job["model"], job["sources"], job["out"], shard=shard, resume=True, progress=told, **job["options"])
+        scan(
+            job["model"],
+            job["sources"],
+            job["out"],
+            revision=job["revision"],
+            edits=job["edits"],
+            shard=shard,
+            resume=True,
+            progress=told,
+            **job["options"],
+        )
     except (Interrupted, KeyboardInterrupt):
         sys.exit(130)
     except KeyholeError as error:

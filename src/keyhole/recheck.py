@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from . import corpus, store
+from . import corpus, manifest, trust
 from .errors import CorpusError, RunError
-from .models import Model, load
+from .models import Model
+from .rerun import model_of
 from .run import Run
 from .shard import ScanConfig
+
+SMALLEST = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True)
@@ -33,27 +37,25 @@ class Verification:
         return self.largest_difference <= self.allowed
 
 
-def verify(run: Run, *, cells: int = 200, seed: int = 0, model: Model | None = None) -> Verification:
+def verify(
+    run: Run,
+    *,
+    cells: int = 200,
+    seed: int = 0,
+    model: Model | str | os.PathLike[str] | None = None,
+    device: str | None = None,
+    trust_remote_code: bool = False,
+) -> Verification:
     """Check every file's checksum, then recompute the triggers of `cells` random cells, each unit run alone.
+
+    The corpus is read again only if this user made the run: a run from elsewhere must not decide which files are read.
 
     A scan runs units in batches, and sums of floats depend on the batch's shape: a difference of a few units in the last
     place is rounding; what `allowed` forbids is not.
     """
-    store.check_files(run.path, run.manifest, contents=True)
+    manifest.check_files(run.path, run.manifest, contents=True)
     config = ScanConfig.from_dict(run.manifest["config"])
-    model = model or load(
-        run.manifest["model"]["source"],
-        dtype=config.dtype,
-        device=config.device,
-        revision=run.manifest["model"]["revision"],
-        trust_remote_code=config.trust_remote_code,
-        edits=run.manifest["model"].get("edits"),
-    )
-    if model.fingerprint != run.manifest["model"]["fingerprint"]:
-        raise RunError(
-            f"{model.source} is not the model that was scanned: its weights' fingerprint is {model.fingerprint[:16]}…, the run's "
-            f"{run.manifest['model']['fingerprint'][:16]}…. Scan again, or restore the model."
-        )
+    model = model_of(run, model, device=device or config.device, trust_remote_code=trust_remote_code)
     chosen = _choose(run, cells, seed)
     wanted: dict[tuple[int, int], list[tuple[int, int, int, float]]] = {}
     for layer, cell in chosen:
@@ -77,10 +79,10 @@ def verify(run: Run, *, cells: int = 200, seed: int = 0, model: Model | None = N
         last = max(position for _, _, position, _ in stored)
         computed = model.coefficients_of(ids[start : last + 1], bos=config.bos).numpy()
         for layer, cell, position, coefficient in stored:
-            scale = max(abs(float(run.stats.max[layer, cell])), abs(float(run.stats.min[layer, cell])))
+            scale = max(abs(float(run.stats.max[layer, cell])), abs(float(run.stats.min[layer, cell])), SMALLEST)
             difference = abs(float(computed[layer, position - start, cell]) - coefficient) / scale
             count += 1
-            if difference > worst:
+            if not difference <= worst:  # what is not a number is the worst of all
                 worst, where = difference, f"L{layer}.{cell}"
     return Verification(
         len(chosen), count, worst, where, texts is not None, 1e-3 if config.dtype == "float32" else 5e-2
@@ -94,8 +96,10 @@ def _choose(run: Run, cells: int, seed: int) -> list[tuple[int, int]]:
 
 
 def _texts(run: Run, config: ScanConfig, units: Sequence[int]) -> dict[int, str] | None:
-    """The text of units, read from the corpus again; None where it is not to be had any more."""
+    """The text of units, read from the corpus again; None if it is not there any more, or not this user's word."""
     sources = run.manifest["corpus"]["sources"]
+    if not trust.is_own(run.path, run.manifest["checksum"]):
+        return None
     try:
         if "-" in sources or any(source.startswith("hf:") for source in sources):
             return None

@@ -18,6 +18,7 @@ import vl_convert
 from . import __version__, page, show, store
 from . import figures as charts
 from .errors import RunError
+from .files import disk_errors, replace_file, subfolder
 from .measured import Measured
 from .run import Run
 
@@ -26,9 +27,11 @@ def write(run: Run) -> Path:
     """Write the page into the run directory, whole or not at all."""
     path = store.report_file(run.path)
     text = page.render(Measured.read(run)).encode("utf-8", "replace")
-    with store.disk_errors(path):
-        path.parent.mkdir(exist_ok=True)
-        store.replace_file(path, lambda file: file.write(text))
+    with disk_errors(
+        path, full="Make room, and run the same command again.", refused="Make the run writable, or copy it."
+    ):
+        subfolder(run.path, path.parent.name)
+        replace_file(path, lambda file: file.write(text))
     return path
 
 
@@ -43,16 +46,21 @@ def save_figures(run: Run, folder: Path, kind: str = "svg") -> list[Path]:
     made = figures(run)
     if not made:
         raise RunError(f"{run.path} has no tables to draw yet. Fill them: keyhole analyze {run.path}")
-    with store.disk_errors(folder):
+    with disk_errors(folder, full="Make room, and run the same command again.", refused="Choose another folder."):
         folder.mkdir(parents=True, exist_ok=True)
         for name, chart in made.items():
             path, spec, version = folder / f"{name}.{kind}", charts.spec(chart), charts.vega_lite()
             if kind == "svg":
-                path.write_text(vl_convert.vegalite_to_svg(spec, vl_version=version), encoding="utf-8")
+                drawn = vl_convert.vegalite_to_svg(spec, vl_version=version).encode()
             else:
-                path.write_bytes(vl_convert.vegalite_to_png(spec, vl_version=version, scale=2))
+                drawn = vl_convert.vegalite_to_png(spec, vl_version=version, scale=2)
+            _write(path, drawn)
             written.append(path)
     return written
+
+
+def _write(path: Path, content: bytes) -> None:
+    replace_file(path, lambda file: file.write(content))
 
 
 def data(run: Run) -> dict[str, Any]:

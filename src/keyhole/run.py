@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from . import store
+from . import manifest, store
 from .errors import UsageError
 from .vocabulary import Vocabulary
 
@@ -161,8 +161,8 @@ class Run:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self.manifest = store.read_manifest(self.path)
-        store.check_files(self.path, self.manifest)
+        self.manifest = manifest.read(self.path)
+        manifest.check_files(self.path, self.manifest)
         model = self.manifest["model"]
         self.layers, self.cells, self.signed = int(model["layers"]), int(model["cells"]), bool(model["signed"])
         self.top, self.context = int(self.manifest["config"]["top"]), int(self.manifest["config"]["context"])

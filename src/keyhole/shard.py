@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import math
+import operator
+import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
@@ -22,6 +25,7 @@ from .models import DEFAULT_CONTEXT, SPLIT, Model
 from .plan import Plan, PlannedBatch
 
 PER = ("sentence", "prefix")
+LARGEST_OPTION = 1 << 40
 WARM_UP = (12, 24, 48, 96)
 """Tokens of windows that between them meet every kernel short windows have."""
 KEPT_MEMORY = 256 << 20
@@ -50,19 +54,33 @@ class ScanConfig:
     def __post_init__(self) -> None:
         def whole(name: str, least: int) -> None:
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < least):
-                raise UsageError(f"{name} is {value!r}; it must be a whole number of at least {least}.")
+            if value is None:
+                return
+            try:
+                number = -1 if isinstance(value, bool) else operator.index(value)  # numpy's integers, too
+            except TypeError:
+                number = -1
+            if not least <= number <= LARGEST_OPTION:
+                raise UsageError(
+                    f"{name} is {value!r:.60}; it must be a whole number from {least} to {LARGEST_OPTION:,}."
+                )
+            object.__setattr__(self, name, number)
 
         for name, least in (("top", 1), ("context", 2), ("max_tokens", 1), ("batch_tokens", 1)):
             whole(name, least)
         if self.per not in PER:
             raise UsageError(f"per is '{self.per}'; it must be one of {', '.join(PER)}.")
-        if not isinstance(self.hold_out, (int, float)) or not 0 <= self.hold_out < 1:
+        try:
+            object.__setattr__(self, "hold_out", float(self.hold_out))
+        except (TypeError, ValueError):
+            object.__setattr__(self, "hold_out", math.nan)
+        if not 0 <= self.hold_out < 1:
             raise UsageError(f"hold_out is {self.hold_out!r}; it must be a share of the units, from 0 to less than 1.")
         if self.unit not in UNITS:
             raise UsageError(f"unit is '{self.unit}'; it must be one of {', '.join(UNITS)}.")
         if self.shard is not None:
-            number, of = self.shard
+            number, of = (int(part) for part in self.shard)
+            object.__setattr__(self, "shard", (number, of))
             if not 1 <= number <= of:
                 raise UsageError(
                     f"The shard {number}/{of} cannot be: shards are numbered 1 to n, as in --shard 1/{max(of, 1)}."
@@ -120,6 +138,20 @@ def index_for(model: Model, config: ScanConfig, unit_offsets: npt.NDArray[np.int
         unit_offsets=unit_offsets,
         beside=not config.compile,
     )
+
+
+def check_memory(model: Model, config: ScanConfig) -> None:
+    """Refuse lists of triggers that this machine's memory cannot hold, before anything is allocated."""
+    need = 8 * config.top * model.layers * model.cells * (2 if model.signed else 1)
+    try:
+        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # a system that does not say how much it has
+        return
+    if 2 * need > there:  # the lists, and a copy while a checkpoint or the run is written
+        raise UsageError(
+            f"--top {config.top:,} needs {2 * need / 1e9:,.1f} GB for {model.layers * model.cells:,} cells, and this machine "
+            f"has {there / 1e9:,.1f} GB. Keep fewer triggers."
+        )
 
 
 def warm_up(model: Model, config: ScanConfig, enough: Callable[[], bool]) -> None:

@@ -1,176 +1,162 @@
 """The run directory. This is the only module that knows its file names.
 
-    manifest.json               what was scanned, how, with what; size and sha256 of every other file
-    log.json                    when, how long: what two runs of the same scan do not share
+    manifest.json               what was scanned, how, with what; size and sha256 of every file of the scan
+    log.json                    when, how long: what two runs of the same scan do not share; the signature of the user who made it
     tokenizer.json              to read the tokens back
     tokens.npy                  the corpus, once; unit_offsets, unit_documents, unit_starts say where each unit stands
     repeated_tokens.npy         prefixes that occur more than once (token index of the first), repeated_counts: how often
     coefficients.npy            [layers, cells, top] with units.npy and positions.npy; *_negative for the other side
     active.npy sums.npy extremes.npy    what the statistics are made of
 
-What the analyses add, after the scan, each file written whole or not at all:
+What the analyses add, after the scan, in groups; a group counts when `analyses.json` lists it, which is written last:
 
+    analyses.json               per group its settings, and size and sha256 of its files
     tables.duckdb               what they found
-    values_LENS.json            what a lens was set to; written last, so where it is the arrays beside it are whole
     values_LENS_*.npy           what every value says: tokens and logits at both ends, max_prob, entropy, and the index by token
     values_norms.npy similar_cells.npy similar_cosines.npy      of the values themselves
-    shading.json                how the triggers were shaded; written last, as above
     shading.npy                 a byte for each token shown with a trigger, cell after cell from where shading_offsets says
     histograms.npy              [layers, cells, bins] of coefficients over a sample of the corpus
     report/index.html           the report
 
-What people add, a line a save:
+What people add, a line per save:
 
     annotations/NAME.jsonl      the patterns an annotator found
     notes.jsonl                 notes on cells
 
-A run is built in `NAME.partial` and renamed into place when it is whole, so a directory called NAME is a finished run.
-`NAME.partial` also holds the plan and the last checkpoint, which is all a resumed scan needs.
+A run is built in `NAME.partial` (`unfinished.py`) and renamed into place when it is whole, so a directory called NAME is a
+finished run. It holds plain files: a symbolic link inside it is neither read nor written through.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
 import os
+import re
 import shutil
-import zipfile
+import stat
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
-from .errors import DiskFull, RunDamaged, RunError, RunExists, SchemaTooNew
+from . import files
+from .errors import RunDamaged, RunError, RunExists
+from .files import Array, disk_errors, fingerprint
 
 SCHEMA = 1
-Array = npt.NDArray[Any]
 
 CORPUS = ("tokens", "unit_offsets", "unit_documents", "unit_starts", "repeated_tokens", "repeated_counts")
 STATISTICS = ("active", "sums", "extremes")
 SIDES = ("", "_negative")
 TRIGGERS = ("coefficients", "units", "positions")
 SHADING = ("shading", "shading_offsets", "histograms")
+SIMILAR = ("similar_cells", "similar_cosines")
 CHECK_ON_OPEN = 256 << 20
 """Runs up to this many bytes are checked against their checksums whenever they are opened; larger ones by `verify`."""
 
-
-class PlanFiles:
-    """Where a plan is kept. What the finished run needs too lies in its directory; the rest goes when it is done."""
-
-    def __init__(self, partial: Path) -> None:
-        plan = partial / "plan"
-        self.summary = plan / "summary.json"
-        for name in CORPUS:
-            setattr(self, name, partial / f"{name}.npy")
-        for name in ("window_offsets", "window_old", "batch_windows", "batch_bounds"):
-            setattr(self, name, plan / f"{name}.npy")
-
-    tokens: Path
-    unit_offsets: Path
-    unit_documents: Path
-    unit_starts: Path
-    repeated_tokens: Path
-    repeated_counts: Path
-    window_offsets: Path
-    window_old: Path
-    batch_windows: Path
-    batch_bounds: Path
+_ARRAYS = "|".join((*CORPUS, *STATISTICS, *(f"(?:{name})(?:_negative)?" for name in TRIGGERS), *SHADING, *SIMILAR))
+_ENTRY = re.compile(
+    rf"(?:manifest|log|tokenizer|analyses)\.json|(?:{_ARRAYS}|values_\w+)\.npy|tables\.duckdb(?:\.new)?(?:\.wal)?"
+    r"|notes\.jsonl|lock|report|annotations|plan"
+)
+_INSIDE = {"report": re.compile(r"index\.html"), "annotations": re.compile(r"[a-z0-9_-]+\.jsonl")}
 
 
-class NpyWriter:
-    """A .npy file that grows along its first axis: its header is written again, with the length, at the end."""
+def sealed_names(signed: bool) -> list[str]:
+    """The files of a scan, which its manifest lists."""
+    sides = SIDES if signed else SIDES[:1]
+    arrays = [*CORPUS, *STATISTICS, *(name + side for side in sides for name in TRIGGERS)]
+    return sorted([*(f"{name}.npy" for name in arrays), "tokenizer.json"])
 
-    def __init__(self, path: Path, dtype: npt.DTypeLike, row: tuple[int, ...] = ()) -> None:
-        self.dtype, self.row, self.length = np.dtype(dtype), row, 0
-        self.file = path.open("wb")
-        self._header()
 
-    def _header(self) -> None:
-        # numpy pads this header so that a longer shape still fits in the same bytes
-        np.lib.format.write_array_header_1_0(
-            self.file,
-            {
-                "descr": np.lib.format.dtype_to_descr(self.dtype),
-                "fortran_order": False,
-                "shape": (self.length, *self.row),
-            },
+# Whose directory this is
+
+
+def foreign(path: Path) -> str | None:
+    """The first entry of a directory that Keyhole did not write there; the directory itself if it is none."""
+    if not stat.S_ISDIR(path.lstat().st_mode):
+        return "."
+    for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
+        if not _ENTRY.fullmatch(entry.name.removesuffix(".new")):
+            return entry.name
+        known = _INSIDE.get(entry.name)
+        if known and entry.is_dir(follow_symlinks=False):
+            for inner in sorted(os.listdir(entry.path)):
+                if not known.fullmatch(inner.removesuffix(".new")):
+                    return f"{entry.name}/{inner}"
+    return None
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a directory may be replaced: a run, the beginning of one, or empty."""
+    return foreign(path) is None and (
+        not any(path.iterdir()) or any((path / n).exists() for n in ("manifest.json", "plan"))
+    )
+
+
+def check_ours(path: Path) -> None:
+    if not is_ours(path):
+        what = foreign(path)
+        why = (
+            "it holds no manifest.json"
+            if what is None
+            else f"it holds {what!r}"
+            if what != "."
+            else "it is no directory"
         )
-
-    def append(self, values: Array) -> None:
-        self.file.write(np.ascontiguousarray(values, self.dtype).data)  # numpy's own `tofile` misses some full disks
-        self.length += len(values)
-
-    def __enter__(self) -> NpyWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self.file:
-            if kind is None:
-                self.file.seek(0)
-                self._header()
+        raise RunExists(f"{path} is not a run that may be replaced: {why}. Choose another --out, or move that away.")
 
 
-def new_memmap(path: Path, dtype: npt.DTypeLike, length: int) -> np.memmap[Any, np.dtype[Any]]:
-    """A zeroed array on disk to be changed in place. Its room is taken now: a full disk is an error, not a crash later."""
-    array = np.lib.format.open_memmap(path, "w+", np.dtype(dtype), (length,))
-    if hasattr(os, "posix_fallocate"):
-        with path.open("r+b") as file:
-            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
-    return array
+def empty(path: Path) -> None:
+    """Remove all that is in a directory of ours but its lock."""
+    check_ours(path)
+    for entry in path.iterdir():
+        if entry.name != "lock":
+            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Written whole or not at all."""
-    replace_file(path, lambda file: file.write((json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()))
+def lock(path: Path) -> BinaryIO:
+    """Hold a directory for writing, until the file this gives is closed. The lock moves with the directory."""
+    while True:
+        try:
+            descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        except FileNotFoundError:
+            raise RunExists(f"Another process finished {path} just now. Look at what it made, and try again.") from None
+        file = os.fdopen(descriptor, "r+b")
+        try:
+            import fcntl
 
-
-def read_json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text("utf-8"))
-        assert isinstance(value, dict)
-    except (OSError, ValueError, AssertionError) as error:
-        raise RunDamaged(f"{path} cannot be read ({error}). Start the scan over with --force.") from None
-    return value
-
-
-def replace_file(path: Path, write: Any) -> None:
-    """Write beside, flush to disk, rename: a kill leaves the old file or the new one."""
-    beside = path.with_name(path.name + ".new")
-    with beside.open("wb") as file:
-        write(file)
-        sync(file)
-    beside.replace(path)
-
-
-def sync(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except ImportError:  # no advisory locks on this system
+            return file
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):  # a file system without locks
+                return file
+            file.close()
+            raise RunExists(
+                f"Another process is writing {path} right now. Wait for it, or choose another --out."
+            ) from None
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), os.stat(path / "lock")):
+                return file
+        file.close()  # the process that held it finished in between, and took the directory or the file away
 
 
 @contextlib.contextmanager
-def disk_errors(what: Path) -> Iterator[None]:
-    """Turn the operating system's refusals into ours."""
+def locked(path: Path) -> Iterator[None]:
+    """Hold a finished run while analyses are written into it."""
+    with disk_errors(path, refused="Analyze a copy that can be written."):
+        held = lock(path)
     try:
         yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            free = shutil.disk_usage(what if what.exists() else what.parent).free
-            raise DiskFull(
-                f"The disk is full: writing {what} failed with {free / 1e6:,.0f} MB free. Make room and run the same command "
-                "with --resume; what is done is kept."
-            ) from error
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
-            raise RunError(
-                f"{error.filename or what} cannot be written: {error.strerror}. Choose another --out."
-            ) from error
-        raise
+    finally:
+        with contextlib.suppress(OSError):
+            (path / "lock").unlink()
+        held.close()
 
 
 # Beside the runs
@@ -180,179 +166,39 @@ def cache_dir() -> Path:
     """Where what can be made again is kept, converted models and the charts' script: $KEYHOLE_CACHE, or a folder in the user's cache."""
     if chosen := os.environ.get("KEYHOLE_CACHE"):
         return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "keyhole"
-
-
-# Building a run
-
-
-class Partial:
-    """A run being built: `out`.partial, locked while it is open."""
-
-    def __init__(self, out: Path) -> None:
-        self.out = out
-        self.path = out.with_name(out.name + ".partial")
-        self.plan = PlanFiles(self.path)
-        self._lock: BinaryIO | None = None
-
-    @property
-    def identity(self) -> Path:
-        return self.path / "plan" / "identity.json"
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.path / "plan" / "checkpoint.npz"
-
-    def shard(self, number: int, of: int) -> Path:
-        """Where one of several processes builds its part."""
-        return self.path / "plan" / f"{number}-of-{of}"
-
-    def shards(self) -> list[tuple[int, int]]:
-        """The parts that are there, finished or not."""
-        names = [path.name.removesuffix(".partial").split("-of-") for path in self.path.glob("plan/*-of-*")]
-        return [(int(number), int(of)) for number, of in names]
-
-    def begin(self, *, resume: bool, force: bool) -> None:
-        """Take the directory, refusing to touch what is there unless told."""
-        if self.out.exists() and not force and not (resume and self.path.exists()):
-            what = "a run" if (self.out / "manifest.json").exists() else "something"
-            raise RunExists(f"There is {what} at {self.out} already. Choose another --out, or replace it with --force.")
-        if self.path.exists() and not resume and not force:
-            raise RunExists(f"An unfinished scan is at {self.path}. Go on with it (--resume), or start over (--force).")
-        (self.path / "plan").mkdir(parents=True, exist_ok=True)
-        self._take_lock()
-        if force and not resume:
-            for entry in self.path.iterdir():
-                if entry.name != "lock":
-                    shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-            (self.path / "plan").mkdir()
-
-    def _take_lock(self) -> None:
-        self._lock = (self.path / "lock").open("wb")
-        try:
-            import fcntl
-
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except ImportError:  # no advisory locks on this system
-            pass
-        except OSError:
-            self._lock.close()
-            raise RunExists(
-                f"Another process is writing {self.path} right now. Wait for it, or choose another --out."
-            ) from None
-
-    def close(self) -> None:
-        if self._lock:
-            self._lock.close()
-
-    def save(self, name: str, array: Array) -> None:
-        with (self.path / f"{name}.npy").open("wb") as file:
-            np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False)
-
-    def writer(self, name: str, dtype: npt.DTypeLike, row: tuple[int, ...]) -> NpyWriter:
-        """An array of the run, written row by row."""
-        return NpyWriter(self.path / f"{name}.npy", dtype, row)
-
-    def finish(self, manifest: dict[str, Any], log: dict[str, Any]) -> None:
-        """Drop what only the scan needed, seal the rest with a manifest, rename into place."""
-        (self.path / "lock").unlink(missing_ok=True)
-        names = sorted(path.name for path in self.path.iterdir() if path.is_file() and not path.name.endswith(".new"))
-        files = {}
-        for name in names:
-            if name not in ("manifest.json", "log.json"):
-                with (self.path / name).open("rb") as file:
-                    os.fsync(file.fileno())
-                    digest = hashlib.file_digest(file, "sha256").hexdigest()
-                files[name] = {"bytes": (self.path / name).stat().st_size, "sha256": digest}
-        write_json(self.path / "log.json", log)
-        write_json(self.path / "manifest.json", seal({**manifest, "files": files}))
-        self.put_in_place()
-
-    def put_in_place(self) -> None:
-        """The last step, which a resumed scan may have to take: the manifest is written, so the run is whole."""
-        shutil.rmtree(self.path / "plan", ignore_errors=True)
-        (self.path / "lock").unlink(missing_ok=True)
-        old = self.out.with_name(f"{self.out.name}.replaced")
-        if self.out.exists():
-            shutil.rmtree(old, ignore_errors=True)
-            self.out.rename(old)
-        self.path.rename(self.out)
-        shutil.rmtree(old, ignore_errors=True)
-        self.close()
-
-
-def write_checkpoint(path: Path, arrays: dict[str, Array]) -> None:
-    named: dict[str, Any] = dict(arrays)
-    replace_file(path, lambda file: np.savez(file, **named))
-
-
-def read_checkpoint(path: Path) -> dict[str, Array]:
+    if folder := os.environ.get("XDG_CACHE_HOME"):
+        return Path(folder) / "keyhole"
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as saved:
-            return {name: saved[name] for name in saved.files}
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise RunDamaged(f"The checkpoint {path} cannot be read ({error}). Start the scan over with --force.") from None
+        return Path.home() / ".cache" / "keyhole"
+    except RuntimeError:
+        raise RunError("There is no home folder to keep a cache in. Set KEYHOLE_CACHE to a folder.") from None
 
 
 # Reading a run
 
 
-def seal(manifest: dict[str, Any]) -> dict[str, Any]:
-    """The manifest with its own checksum."""
-    body = {key: value for key, value in manifest.items() if key != "checksum"}
-    return {**body, "checksum": hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()}
-
-
-def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of the run at `path`, its own checksum and schema checked."""
-    file = path / "manifest.json"
-    if not path.exists():
-        hint = ""
-        if path.with_name(path.name + ".partial").exists():
-            hint = " An unfinished scan is there: run the scan again with --resume."
-        raise RunError(f"There is no run at {path}.{hint}")
-    if not file.exists():
-        raise RunDamaged(f"{path} is no run: it has no manifest.json.")
-    try:
-        manifest = json.loads(file.read_text("utf-8"))
-        schema = manifest["schema"]
-    except (ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
-        raise RunDamaged(f"{file} is damaged: {error!r}. Scan again, or restore the file.") from None
-    if not isinstance(schema, int) or schema > SCHEMA:
-        raise SchemaTooNew(
-            f"{path} was written by a newer Keyhole (schema {schema}, this one reads up to {SCHEMA}). "
-            "Upgrade: pip install -U keyhole"
-        )
-    if manifest.get("checksum") != seal(manifest)["checksum"]:
-        raise RunDamaged(f"{file} was changed after the run was finished: its checksum does not match. Scan again.")
-    assert isinstance(manifest, dict)
-    return manifest
-
-
-def check_files(path: Path, manifest: dict[str, Any], *, contents: bool | None = None) -> None:
-    """Every file there, whole, and (by default in runs up to `CHECK_ON_OPEN` bytes) of the recorded content."""
-    if contents is None:
-        contents = sum(entry["bytes"] for entry in manifest["files"].values()) <= CHECK_ON_OPEN
-    for name, entry in manifest["files"].items():
-        file = path / name
-        if not file.is_file():
-            raise RunDamaged(f"{path} is damaged: {name} is missing. Scan again, or restore the file.")
-        size = file.stat().st_size
-        if size != entry["bytes"]:
-            raise RunDamaged(
-                f"{path} is damaged: {name} has {size:,} bytes where {entry['bytes']:,} were written. Scan again, or restore it."
-            )
-        if contents:
-            with file.open("rb") as opened:
-                if hashlib.file_digest(opened, "sha256").hexdigest() != entry["sha256"]:
-                    raise RunDamaged(
-                        f"{path} is damaged: the content of {name} changed (sha256). Scan again, or restore it."
-                    )
+def problem(path: Path, name: str, choices: list[dict[str, Any]], contents: bool) -> str | None:
+    """What is wrong with a file of which one of `choices` was written."""
+    file = path / name
+    if file.is_symlink():
+        return f"{name} is a symbolic link, and a run holds plain files"
+    if not file.is_file():
+        return f"{name} is missing"
+    size = file.stat().st_size
+    if size not in [choice["bytes"] for choice in choices]:
+        return f"{name} has {size:,} bytes where {choices[-1]['bytes']:,} were written"
+    if contents and fingerprint(file) not in choices:
+        return f"the content of {name} changed (sha256)"
+    return None
 
 
 def load_array(path: Path, name: str) -> Array:
     """An array of the run, memory-mapped for look-ups here and there."""
-    array = np.load(path / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+    file = path / f"{name}.npy"
+    try:
+        array = np.load(file, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise RunDamaged(f"{file} cannot be read as an array: {error}. Restore it, or make it again.") from None
     mapped = getattr(array, "_mmap", None)
     if mapped is not None and hasattr(mapped, "madvise"):
         import mmap
@@ -381,16 +227,106 @@ def tables_file(path: Path) -> Path:
     return path / "tables.duckdb"
 
 
+def analyses_file(path: Path) -> Path:
+    return path / "analyses.json"
+
+
 # What the analyses add
+
+
+def analyses(path: Path) -> dict[str, dict[str, Any]]:
+    """The groups of files that analyses added, each {"settings": …, "files": {name: [size and sha256, …]}}."""
+    file = analyses_file(path)
+    if not os.path.lexists(file):
+        return {}
+    advice = f"Analyze it again: keyhole analyze {path}"
+    if file.is_symlink():
+        raise RunDamaged(f"{file} is a symbolic link, and a run holds plain files. {advice}")
+    groups = files.read_json(file, advice).get("groups")
+    if not isinstance(groups, dict) or not all(map(_is_group, groups.values())):
+        raise RunDamaged(f"{file} is damaged: its groups cannot be read. {advice}")
+    return groups
+
+
+def _is_group(group: Any) -> bool:
+    return (
+        isinstance(group, dict)
+        and isinstance(group.get("settings"), dict)
+        and isinstance(group.get("files"), dict)
+        and all(
+            files.is_plain_name(name)
+            and isinstance(choices, list)
+            and choices
+            and all(map(files.is_fingerprint, choices))
+            for name, choices in group["files"].items()
+        )
+    )
+
+
+def save_group(path: Path, group: str, settings: dict[str, Any], names: list[str]) -> None:
+    """List a group whose files are written. From here on it counts."""
+    with writing_analyses(path):
+        listed = {name: [fingerprint(path / name)] for name in names}
+        _write_groups(path, {**analyses(path), group: {"settings": settings, "files": listed}})
+
+
+def drop_group(path: Path, group: str) -> None:
+    """Stop counting a group, before its files change."""
+    groups = analyses(path)
+    if groups.pop(group, None) is not None:
+        with writing_analyses(path):
+            _write_groups(path, groups)
+
+
+def replace_listed(path: Path, group: str, name: str, beside: Path) -> None:
+    """Put the finished file `beside` in the place of a group's only file. Both are listed until it is there, so that a power
+    cut at any moment leaves one of them, whole."""
+    with writing_analyses(path):
+        groups, new = analyses(path), fingerprint(beside)
+        before = groups.get(group, {"files": {}})["files"].get(name, [])
+        groups[group] = {"settings": {}, "files": {name: [*before, new]}}
+        _write_groups(path, groups)
+        beside.replace(path / name)
+        files.sync_folder(path)
+        groups[group] = {"settings": {}, "files": {name: [new]}}
+        _write_groups(path, groups)
+
+
+def _write_groups(path: Path, groups: dict[str, Any]) -> None:
+    files.write_json(analyses_file(path), {"groups": groups})
+
+
+def writing_analyses(path: Path) -> contextlib.AbstractContextManager[None]:
+    """What a refusal to write means for an analysis."""
+    return disk_errors(
+        path,
+        full="Make room and run the same command again; what is done is kept.",
+        refused="Make the run writable, or analyze a copy of it.",
+    )
+
+
+def drop_damaged(path: Path) -> list[str]:
+    """Forget the groups whose files are not what was written, so that they are made again; their names."""
+    try:
+        groups = analyses(path)
+    except RunDamaged:
+        with writing_analyses(path):
+            analyses_file(path).unlink()
+        return ["analyses.json"]
+    damaged = [
+        group
+        for group, each in groups.items()
+        if any(problem(path, name, choices, True) for name, choices in each["files"].items())
+    ]
+    for group in damaged:
+        drop_group(path, group)
+    return damaged
 
 
 def save_array(path: Path, name: str, array: Array) -> None:
     """An array beside the scan's own, whole or not at all."""
-    with disk_errors(path):
-        replace_file(
-            path / f"{name}.npy",
-            lambda file: np.lib.format.write_array(file, np.ascontiguousarray(array), allow_pickle=False),
-        )
+    with writing_analyses(path):
+        files.replace_array(path / f"{name}.npy", array)
 
 
 @contextlib.contextmanager
@@ -399,19 +335,13 @@ def building(path: Path, name: str, dtype: npt.DTypeLike, length: int) -> Iterat
     file = path / f"{name}.npy"
     beside = file.with_name(file.name + ".new")
     try:
-        array = new_memmap(beside, dtype, max(1, length))
+        array = files.new_memmap(beside, dtype, max(1, length))
         yield array
-        array.flush()
-        with beside.open("r+b") as opened:
-            sync(opened)
+        files.flush_memmap(beside, array)
         beside.replace(file)
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
-
-
-def has_array(path: Path, name: str) -> bool:
-    return (path / f"{name}.npy").is_file()
 
 
 def lens_array(lens: str, name: str) -> str:
@@ -419,66 +349,120 @@ def lens_array(lens: str, name: str) -> str:
 
 
 def save_lens(path: Path, lens: str, settings: dict[str, Any]) -> None:
-    with disk_errors(path):
-        write_json(path / f"values_{lens}.json", settings)
+    names = sorted(file.name for file in path.glob(f"values_{lens}_*.npy"))
+    save_group(path, f"values_{lens}", settings, [*names, "values_norms.npy"])
 
 
 def read_lens(path: Path, lens: str) -> dict[str, Any] | None:
     """What a lens was set to when the values were read through it; None where they were not yet."""
-    file = path / f"values_{lens}.json"
-    return read_json(file) if file.is_file() else None
+    return _settings(path, f"values_{lens}")
 
 
 def drop_lens(path: Path, lens: str) -> None:
-    (path / f"values_{lens}.json").unlink(missing_ok=True)
+    drop_group(path, f"values_{lens}")
+
+
+def save_similar(path: Path) -> None:
+    save_group(path, "similar", {}, [f"{name}.npy" for name in SIMILAR])
+
+
+def has_similar(path: Path) -> bool:
+    """Whether similar values were looked for."""
+    return _settings(path, "similar") is not None
 
 
 def save_shading(path: Path, settings: dict[str, Any]) -> None:
-    with disk_errors(path):
-        write_json(path / "shading.json", settings)
+    save_group(path, "shading", settings, [f"{name}.npy" for name in SHADING])
 
 
 def read_shading(path: Path) -> dict[str, Any] | None:
     """How the triggers were shaded; None where they were not yet."""
-    file = path / "shading.json"
-    return read_json(file) if file.is_file() else None
+    return _settings(path, "shading")
 
 
 def drop_shading(path: Path) -> None:
-    (path / "shading.json").unlink(missing_ok=True)
+    drop_group(path, "shading")
 
 
-def append_line(path: Path, value: Any) -> None:
-    """A record added to a JSONL file and flushed to disk. A line that a crash cut short stays alone on its line."""
-    line = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+def has_tables(path: Path) -> bool:
+    return _settings(path, "tables") is not None
+
+
+def _settings(path: Path, group: str) -> dict[str, Any] | None:
+    found = analyses(path).get(group)
+    return None if found is None else dict(found["settings"])
+
+
+# What people add
+
+
+def append_line(run: Path, parts: tuple[str, ...], value: dict[str, Any], checksum: str) -> None:
+    """Add a record to a JSONL file of the run that has this manifest, flushed to disk when this returns.
+
+    The run may have been replaced or moved since it was opened. The record is written relative to the directory that was
+    looked at, and a record that landed in a directory which is not the run any more is reported as not saved.
+    """
+    line = json.dumps(files.seal(value), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
     try:
-        path.parent.mkdir(exist_ok=True)
-        with path.open("a+b") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
-            torn = file.read(1) not in (b"", b"\n")
-            file.write((b"\n" if torn else b"") + line + b"\n")
-            sync(file)
-    except OSError as error:
+        with contextlib.ExitStack() as opened:
+            folder = _enter(opened, run)
+            with os.fdopen(os.open("manifest.json", os.O_RDONLY, dir_fd=folder), "rb") as manifest:
+                if json.load(manifest).get("checksum") != checksum:
+                    raise RunError(f"Another run stands at {run} now: this was not saved. Open it again.")
+            inner = folder
+            for name in parts[:-1]:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, dir_fd=inner)
+                inner = _enter(opened, name, inner)
+            _append(parts[-1], inner, line)
+            if not os.path.samestat(os.fstat(folder), run.stat()):
+                raise RunError(f"Another run came to {run} while this was saved: it was not. Open it again.")
+    except (OSError, ValueError, AttributeError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise RunError(
-            f"{path} cannot be written ({error.strerror or error}): this was not saved. Put that right, and save again."
+            f"{run.joinpath(*parts)} cannot be written ({reason}): this was not saved. Put that right, and save again."
         ) from error
 
 
+def _enter(opened: contextlib.ExitStack, name: str | Path, inside: int | None = None) -> int:
+    """A folder, opened; one that is a symbolic link inside another folder is refused."""
+    follow = 0 if inside is None else os.O_NOFOLLOW
+    folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | follow, dir_fd=inside)
+    opened.callback(os.close, folder)
+    return folder
+
+
+def _append(name: str, folder: int, line: bytes) -> None:
+    """A line that a crash cut short stays alone on its line."""
+    file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666, dir_fd=folder)
+    with os.fdopen(file, "a+b") as opened:
+        opened.seek(max(0, opened.seek(0, os.SEEK_END) - 1))
+        torn = opened.read(1) not in (b"", b"\n")
+        opened.write((b"\n" if torn else b"") + line + b"\n")
+        files.sync(opened)
+    os.fsync(folder)
+
+
 def read_lines(path: Path) -> list[Any]:
-    """The records of a JSONL file, None for a line that is none."""
+    """The records of a JSONL file, None for a line that is none or not what was written. A line without a checksum, as
+    someone may have added by hand, is taken as it is."""
     lines: list[Any] = []
-    for line in path.read_bytes().split(b"\n") if path.is_file() else ():
+    for line in path.read_bytes().split(b"\n") if path.is_file() and not path.is_symlink() else ():
         if line.strip():
             try:
-                lines.append(json.loads(line))
+                record = json.loads(line)
             except (ValueError, RecursionError):
-                lines.append(None)
+                record = None
+            if isinstance(record, dict) and "checksum" in record:
+                told = record.pop("checksum")
+                record = record if files.seal(record)["checksum"] == told else None
+            lines.append(record)
     return lines
 
 
 def read_log(path: Path) -> dict[str, Any]:
+    """The log; empty if it cannot be read, for nothing that was found depends on it."""
     try:
-        log = json.loads((path / "log.json").read_text("utf-8"))
-    except (OSError, ValueError):
+        return files.read_json(path / "log.json", "")
+    except RunDamaged:
         return {}
-    return log if isinstance(log, dict) else {}

@@ -5,15 +5,17 @@ Names and columns are an interface. `notes` says what a table was measured on, w
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import duckdb
 
 from . import store
-from .errors import RunError, UsageError
+from .errors import RunDamaged, RunError, UsageError
+from .files import copy_file, create, sync
 
 SCHEMAS: dict[str, dict[str, str]] = {
     "activity": {
@@ -98,36 +100,100 @@ SCHEMAS: dict[str, dict[str, str]] = {
     },
 }
 NOTES = {"table_name": "VARCHAR", "note": "VARCHAR"}
+CONFINED: dict[str, str | bool | int | float | list[str]] = {
+    "enable_external_access": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "temp_directory": "",
+    "lock_configuration": "true",
+}
+"""A database may come from anyone, and hold views that read files: none of them can, and no query can change that."""
 
 
 @contextmanager
-def connect(path: Path, *, read_only: bool = True) -> Iterator[duckdb.DuckDBPyConnection]:
-    """The run's database. `path` is the run directory."""
-    file = store.tables_file(path)
-    if read_only and not file.exists():
+def connect(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """The run's database, to be read. `path` is the run directory."""
+    if not store.has_tables(path):
         raise RunError(f"{path} has no tables yet. Fill them: keyhole analyze {path}")
-    connection = duckdb.connect(str(file), read_only=read_only)
+    with _open(store.tables_file(path), read_only=True) as connection:
+        yield connection
+
+
+@contextmanager
+def _open(file: Path, *, read_only: bool) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A database that can reach nothing but its own file, whatever is stored in it or asked of it."""
+    journal = file.with_name(file.name + ".wal")
+    if journal.exists():
+        raise RunError(
+            f"{file} is being changed by another program, or one left it unfinished: there is a {journal.name}. Close that "
+            "program, or remove the journal, and try again."
+        )
+    try:
+        connection = duckdb.connect(str(file), read_only=read_only, config=CONFINED)
+    except duckdb.Error as error:
+        raise _unreadable(file, error) from None
     try:
         yield connection
+    except duckdb.Error as error:
+        if "No space left" in str(error):
+            raise OSError(errno.ENOSPC, str(error), str(file)) from None
+        raise _unreadable(file, error) from None
     finally:
-        connection.close()
+        with suppress(duckdb.Error):  # a disk that is full or gone; what was to be kept is checked by its reader
+            connection.close()
+
+
+def _unreadable(file: Path, error: duckdb.Error) -> RunError:
+    reason = str(error).splitlines()[0]
+    if "lock" in reason.lower():
+        return RunError(f"{file} is open in another program, which must close it first. ({reason})")
+    return RunDamaged(f"{file} cannot be used as a database: {reason} Fill it again: keyhole analyze {file.parent}")
 
 
 def write(path: Path, name: str, rows: Sequence[dict[str, Any]], *, note: str | None = None) -> None:
-    """Replace a table, whole or not at all."""
+    """Replace a table, whole or not at all: the database is copied, changed beside, flushed and put in place."""
+    file = store.tables_file(path)
+    beside = file.with_name(file.name + ".new")
+    with store.writing_analyses(path):
+        _remove(beside)
+        try:
+            if store.has_tables(path):
+                with _open(file, read_only=True):  # another program that changes it meanwhile is refused here
+                    copy_file(file, beside)
+            else:
+                create(beside).close()
+                beside.unlink()  # the folder can be written; DuckDB makes the file
+            with _open(beside, read_only=False) as db:
+                _fill(db, name, rows, note)
+                db.execute("CHECKPOINT")
+            with beside.open("r+b") as written:
+                sync(written)
+            if beside.with_name(beside.name + ".wal").exists():
+                raise OSError(errno.EIO, "the database could not be written to its end", str(beside))
+            store.replace_listed(path, "tables", file.name, beside)
+        finally:
+            _remove(beside)
+
+
+def _remove(beside: Path) -> None:
+    for name in (beside.name, beside.name + ".wal"):
+        beside.with_name(name).unlink(missing_ok=True)
+
+
+def _fill(db: duckdb.DuckDBPyConnection, name: str, rows: Sequence[dict[str, Any]], note: str | None) -> None:
     columns = SCHEMAS[name]
     spelled = ", ".join(f'"{column}" {kind}' for column, kind in columns.items())
-    with connect(path, read_only=False) as db:
-        db.execute("BEGIN")
-        db.execute(f'CREATE OR REPLACE TABLE "{name}" ({spelled})')
-        if rows:
-            marks = ", ".join("?" * len(columns))
-            db.executemany(f'INSERT INTO "{name}" VALUES ({marks})', [[row[c] for c in columns] for row in rows])
-        db.execute("CREATE TABLE IF NOT EXISTS notes (table_name VARCHAR, note VARCHAR)")
-        db.execute("DELETE FROM notes WHERE table_name = ?", [name])
-        if note:
-            db.execute("INSERT INTO notes VALUES (?, ?)", [name, note])
-        db.execute("COMMIT")
+    _check(db)
+    db.execute("BEGIN")
+    db.execute(f'CREATE OR REPLACE TABLE "{name}" ({spelled})')
+    if rows:
+        marks = ", ".join("?" * len(columns))
+        db.executemany(f'INSERT INTO "{name}" VALUES ({marks})', [[row[c] for c in columns] for row in rows])
+    db.execute("CREATE TABLE IF NOT EXISTS notes (table_name VARCHAR, note VARCHAR)")
+    db.execute("DELETE FROM notes WHERE table_name = ?", [name])
+    if note:
+        db.execute("INSERT INTO notes VALUES (?, ?)", [name, note])
+    db.execute("COMMIT")
 
 
 def read(path: Path, name: str) -> list[dict[str, Any]]:
@@ -150,14 +216,37 @@ def note(path: Path, name: str) -> str | None:
 
 
 def names(db: duckdb.DuckDBPyConnection) -> set[str]:
+    """The tables there are. What has the name of one and is not one, or has other columns, is refused."""
+    _check(db)
     return {row[0] for row in db.execute("SELECT table_name FROM information_schema.tables").fetchall()}
+
+
+def _check(db: duckdb.DuckDBPyConnection) -> None:
+    kinds = dict(db.execute("SELECT table_name, table_type FROM information_schema.tables").fetchall())
+    columns: dict[str, dict[str, str]] = {}
+    for table, column, kind in db.execute(
+        "SELECT table_name, column_name, data_type FROM information_schema.columns ORDER BY ordinal_position"
+    ).fetchall():
+        columns.setdefault(table, {})[column] = kind
+    for name, expected in {**SCHEMAS, "notes": NOTES}.items():
+        if name not in kinds:
+            continue
+        if kinds[name] != "BASE TABLE":
+            raise RunDamaged(
+                f"The run's database has a {kinds[name].lower()} called '{name}' where a table is expected."
+            )
+        if columns[name] != expected:
+            raise RunDamaged(f"The table '{name}' of the run's database has other columns than `analyze` writes.")
 
 
 def query(path: Path, sql: str) -> list[dict[str, Any]]:
     """The user's own SQL, over the run's tables, read-only."""
     with connect(path) as db:
         try:
-            return _rows(db.execute(sql))
+            result = db.execute(sql)
+            if result is None or result.description is None:
+                raise UsageError('The query asks for nothing. Give one, as in "select * from agreement".')
+            return _rows(result)
         except duckdb.Error as error:
             raise UsageError(f"The query failed: {error}") from None
 

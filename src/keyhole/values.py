@@ -164,7 +164,7 @@ def available(run: Run) -> list[str]:
 
 def similar(run: Run, layer: int, cell: int) -> list[Similar]:
     """The cells whose values point most nearly the same way, by cosine; none where they were not looked for."""
-    if not store.has_array(run.path, "similar_cells"):
+    if not store.has_similar(run.path):
         return []
     places = store.load_array(run.path, "similar_cells")[layer, cell]
     cosines = store.load_array(run.path, "similar_cosines")[layer, cell]

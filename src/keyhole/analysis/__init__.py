@@ -14,15 +14,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
-from .. import tables
+from .. import store, tables
 from ..errors import RunError, UsageError
 from ..lens import Head, check_lens
-from ..models import SPLIT, Model, load
+from ..models import SPLIT, Model
+from ..rerun import model_of
 from ..run import Run
-from ..shard import ScanConfig
 from ..values import Values
 from . import (
     activity,
@@ -58,16 +59,19 @@ def analyze(
     lens: str | Sequence[str] = "raw",
     mask_untrained: bool = False,
     similar: bool = True,
-    model: Model | str | None = None,
+    model: Model | str | os.PathLike[str] | None = None,
     device: str = "auto",
+    trust_remote_code: bool = False,
     progress: Progress = lambda what, total: lambda done: None,
 ) -> Run:
     """Fill the tables of a run (those in `only`, or all), store what its values say, and shade its triggers.
 
     `lens` may name several: `agreement` and `rank` then have rows for each, the others read through the first.
-    `valid` is held-out text for composition, refinement and cases.
+    `valid` is held-out text for composition, refinement and cases. `model` is needed for a run that this user did not make,
+    which must not decide what is loaded. Analyses that are damaged on disk are made again.
     """
-    run = run if isinstance(run, Run) else Run(run)
+    if device == SPLIT or (isinstance(model, Model) and model.split):
+        raise UsageError("The analyses need the model on one device: --device cuda or cpu, not split.")
     wanted = _choose(only)
     lenses = [check_lens(name) for name in dict.fromkeys([lens] if isinstance(lens, str) else lens)]
     if not lenses:
@@ -75,14 +79,25 @@ def analyze(
     for name, value in (("samples", samples), ("cells", cells)):
         if value < 1:
             raise UsageError(f"{name} is {value}; it must be at least 1.")
+    path = run.path if isinstance(run, Run) else Path(run)
+    if not path.is_dir():
+        Run(path)
+    with store.locked(path):
+        store.drop_damaged(path)
+        run = run if isinstance(run, Run) else Run(path)
+        load = partial(model_of, run, model, device=device, trust_remote_code=trust_remote_code)
+        _check_whole(run)
+        texts = [valid] if isinstance(valid, (str, os.PathLike)) else list(valid or [])
+        _Work(run, texts, samples, seed, cells, lenses, mask_untrained, similar, load, progress).fill(wanted)
+    return run
+
+
+def _check_whole(run: Run) -> None:
     if run.manifest["config"].get("shard"):
         raise RunError(
             f"{run.path} is one shard of a scan, and holds only part of every cell's triggers. Merge the shards first "
             "(keyhole merge), then analyze the whole."
         )
-    texts = [valid] if isinstance(valid, (str, os.PathLike)) else list(valid or [])
-    _Work(run, texts, samples, seed, cells, lenses, mask_untrained, similar, model, device, progress).fill(wanted)
-    return run
 
 
 def _choose(only: Sequence[str] | None) -> list[str]:
@@ -110,13 +125,12 @@ class _Work:
         lenses: list[str],
         mask: bool,
         similar: bool,
-        model: Model | str | None,
-        device: str,
+        load: Callable[[], Model],
         progress: Progress,
     ) -> None:
         self.run, self.valid, self.samples, self.seed, self.cells = run, valid, samples, seed, cells
         self.lenses, self.mask, self.similar, self.progress = lenses, mask, similar, progress
-        self._model, self._device = model, device
+        self._load = load
 
     def fill(self, wanted: list[str]) -> None:
         if set(wanted) & {"composition", "refinement", "cases"}:
@@ -135,7 +149,7 @@ class _Work:
 
     @cached_property
     def model(self) -> Model:
-        return model_of(self.run, self._model, self._device)
+        return self._load()
 
     @cached_property
     def head(self) -> Head:
@@ -201,25 +215,3 @@ class _Work:
 
     def _lens_note(self) -> str:
         return f"through the lens '{self.lenses[0]}'"
-
-
-def model_of(run: Run, model: Model | str | None = None, device: str = "auto") -> Model:
-    """The model a run was made with: its weights must be the very same."""
-    if device == SPLIT or (isinstance(model, Model) and model.split):
-        raise UsageError("The analyses need the model on one device: --device cuda or cpu, not split.")
-    config, about = ScanConfig.from_dict(run.manifest["config"]), run.manifest["model"]
-    if not isinstance(model, Model):
-        model = load(
-            model or about["source"],
-            dtype=config.dtype,
-            device=device,
-            revision=None if model else about["revision"],
-            trust_remote_code=config.trust_remote_code,
-            edits=about.get("edits"),
-        )
-    if model.fingerprint != about["fingerprint"]:
-        raise RunError(
-            f"{model.source} is not the model that was scanned: the fingerprint of its weights is {model.fingerprint[:16]}…, the "
-            f"run's {about['fingerprint'][:16]}…. Restore that model (or name it: --model), or scan this one."
-        )
-    return model

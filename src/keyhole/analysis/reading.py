@@ -67,7 +67,7 @@ def read_values(
 @torch.inference_mode()
 def find_similar(run: Run, head: Head, *, begin: Begin = lambda total: lambda done: None) -> None:
     """For every cell the cells with the nearest values (cosine), over all layers."""
-    if store.has_array(run.path, "similar_cosines"):
+    if store.has_similar(run.path):
         return
     every = torch.cat([head.values(layer) for layer in range(run.layers)])
     kept = min(SIMILAR, len(every) - 1)
@@ -75,3 +75,4 @@ def find_similar(run: Run, head: Head, *, begin: Begin = lambda total: lambda do
     shape = (run.layers, run.cells, kept)
     store.save_array(run.path, "similar_cells", places.cpu().numpy().astype(np.int32).reshape(shape))
     store.save_array(run.path, "similar_cosines", cosines.cpu().numpy().reshape(shape))
+    store.save_similar(run.path)

@@ -47,7 +47,7 @@ def fill(run: Run, model: Model, *, seed: int = 0, begin: Begin = lambda total: 
     windows = _Windows(run)
     sampled = windows.sample(SAMPLE, seed)
     windows.plan(sampled, int(run.manifest["config"]["batch_tokens"]))
-    with store.disk_errors(run.path):
+    with store.writing_analyses(run.path):
         triggers = [_Triggers(run, windows, layer) for layer in range(run.layers)]
         sizes = np.concatenate([layer.sizes for layer in triggers])
         offsets = np.append(0, np.cumsum(sizes))

@@ -375,7 +375,7 @@ class Explorer:
 
     def _similar_arrays(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
         names = ("similar_cells", "similar_cosines")
-        if not store.has_array(self.run.path, names[0]):
+        if not store.has_similar(self.run.path):
             return None
         cells, cosines = (store.load_array(self.run.path, name) for name in names)
         return cells, cosines

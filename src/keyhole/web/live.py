@@ -100,7 +100,7 @@ class Live:
 
     def _loaded(self) -> Model:
         if self._model is None:
-            from ..analysis import model_of
+            from ..rerun import model_of
 
             try:
                 self._model = model_of(self.run)

@@ -47,7 +47,14 @@ def address(host: str, port: int) -> str:
 
 
 def serve(
-    run: Run, *, host: str = "127.0.0.1", port: int = 8765, browse: bool = True, token: str | None = None
+    run: Run,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8765,
+    browse: bool = True,
+    token: str | None = None,
+    model: str | None = None,
+    trust_remote_code: bool = False,
 ) -> None:
     """Answer until Ctrl-C. Off this machine a token is needed; it is in the address that is printed, once."""
     token = token_for(host, token)

@@ -1,0 +1,37 @@
+"""The model a finished run was made with, loaded again."""
+
+from __future__ import annotations
+
+import os
+
+from . import trust
+from .errors import RunError
+from .models import Model, load
+from .run import Run
+
+
+def model_of(
+    run: Run,
+    model: Model | str | os.PathLike[str] | None = None,
+    *,
+    device: str = "auto",
+    trust_remote_code: bool = False,
+) -> Model:
+    """The model of a run; its weights must be the very same. A loaded one, one by name, or the one the run names if this
+    user made the run (`trust`). Whether its own code may run is for the caller to say, never for the run."""
+    about = run.manifest["model"]
+    if not isinstance(model, Model):
+        model = load(
+            trust.source(run, model),
+            dtype=str(run.manifest["config"]["dtype"]),
+            device=device,
+            revision=None if model else about["revision"],
+            trust_remote_code=trust_remote_code,
+            edits=about.get("edits"),
+        )
+    if model.fingerprint != about["fingerprint"]:
+        raise RunError(
+            f"{model.source} is not the model that was scanned: the fingerprint of its weights is {model.fingerprint[:16]}…, the "
+            f"run's {about['fingerprint'][:16]}…. Restore that model (or name it: --model), or scan this one."
+        )
+    return model

@@ -1,0 +1,215 @@
+"""A run being built: `NAME.partial`, locked by the process that builds it, renamed to `NAME` when it is whole.
+
+It also holds the plan and the last checkpoint, which is all a resumed scan needs. Each step is flushed to disk before the
+next one relies on it: the plan's files before its summary, every file before the manifest, the manifest before the name.
+Nothing is deleted that is not recognisably a run, or the beginning of one.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from . import files, store, trust
+from .errors import RunDamaged, RunExists, UsageError
+
+PLANNED = ("window_offsets", "window_old", "batch_windows", "batch_bounds")
+AGAIN = "Start the scan over with --force."
+
+
+class PlanFiles:
+    """Where a plan is kept. What the finished run needs too lies in its directory; the rest goes when it is done."""
+
+    def __init__(self, partial: Path) -> None:
+        self.folders = (partial, plan := partial / "plan")
+        self.summary = plan / "summary.json"
+        for name in store.CORPUS:
+            setattr(self, name, partial / f"{name}.npy")
+        for name in PLANNED:
+            setattr(self, name, plan / f"{name}.npy")
+
+    folders: tuple[Path, ...]
+    tokens: Path
+    unit_offsets: Path
+    unit_documents: Path
+    unit_starts: Path
+    repeated_tokens: Path
+    repeated_counts: Path
+    window_offsets: Path
+    window_old: Path
+    batch_windows: Path
+    batch_bounds: Path
+
+    def seal(self, summary: dict[str, Any]) -> None:
+        """Write the summary, last of all: it lists the arrays, which are on disk by now."""
+        listed = {name: files.fingerprint(getattr(self, name)) for name in (*store.CORPUS, *PLANNED)}
+        for folder in self.folders:
+            files.sync_folder(folder)
+        files.write_json(self.summary, {**summary, "files": listed})
+
+    def read(self) -> dict[str, Any]:
+        """The summary, after every array was compared with what it lists."""
+        summary = files.read_json(self.summary, AGAIN)
+        listed = summary.pop("files", {})
+        for name in (*store.CORPUS, *PLANNED):
+            file: Path = getattr(self, name)
+            if not file.is_file() or files.fingerprint(file) != listed.get(name):
+                raise RunDamaged(
+                    f"{file} is not what the plan wrote: a power cut or a fault of the disk damaged it. {AGAIN}"
+                )
+        return summary
+
+
+class Partial:
+    """The unfinished run of `out`. `kind` is what builds it, a scan or a merge; only a scan can be resumed."""
+
+    def __init__(self, out: Path, kind: str = "scan") -> None:
+        self.out, self.kind = _destination(out), kind
+        self.path = self.out.with_name(self.out.name + ".partial")
+        self.plan = PlanFiles(self.path)
+        self._lock: BinaryIO | None = None
+
+    @property
+    def identity(self) -> Path:
+        return self.path / "plan" / "identity.json"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.path / "plan" / "checkpoint.npz"
+
+    @property
+    def sealed(self) -> bool:
+        """Whether all but the last step is done: the manifest is there, so the run is whole."""
+        return (self.path / "manifest.json").exists()
+
+    def shard(self, number: int, of: int) -> Path:
+        """Where one of several processes builds its part."""
+        return self.path / "plan" / f"{number}-of-{of}"
+
+    def shards(self) -> list[tuple[int, int]]:
+        """The parts that are there, finished or not."""
+        names = [path.name.removesuffix(".partial").split("-of-") for path in self.path.glob("plan/*-of-*")]
+        return [(int(number), int(of)) for number, of in names]
+
+    def begin(self, *, resume: bool, force: bool, inputs: Iterable[str | os.PathLike[str]] = ()) -> None:
+        """Take the directory, refusing to touch what is there unless told. `inputs` are what the run is made from."""
+        self._check(resume=resume, force=force, inputs=inputs)
+        (self.path / "plan").mkdir(parents=True, exist_ok=True)
+        files.sync_folder(self.path.parent)
+        self._lock = store.lock(self.path)
+        try:
+            self._check(resume=resume, force=force, inputs=inputs)  # another process may have finished meanwhile
+            if force and not resume:
+                store.empty(self.path)
+                (self.path / "plan").mkdir()
+            if self.kind == "merge":
+                (self.path / "plan" / "merge").touch()
+        except BaseException:
+            self.close()
+            raise
+
+    def _check(self, *, resume: bool, force: bool, inputs: Iterable[str | os.PathLike[str]]) -> None:
+        if os.path.lexists(self.out) and not force and not (resume and self.path.exists()):
+            what = "a run" if (self.out / "manifest.json").exists() else "something"
+            advice = ", or replace it with --force" if store.is_ours(self.out) else ""
+            raise RunExists(f"There is {what} at {self.out} already. Choose another --out{advice}.")
+        if os.path.lexists(self.path):
+            store.check_ours(self.path)
+            if not resume and not force and self._lock is None:
+                raise RunExists(unfinished(self.out) or "")
+        if force and os.path.lexists(self.out):
+            store.check_ours(self.out)
+            for name in inputs:
+                for folder in (self.out, self.path):
+                    if os.path.exists(name) and Path(os.path.realpath(name)).is_relative_to(os.path.realpath(folder)):
+                        raise RunExists(
+                            f"{os.fspath(name)} lies inside {folder}, which --force would replace. Choose another --out."
+                        )
+
+    def close(self) -> None:
+        if self._lock:
+            self._lock.close()
+            self._lock = None
+
+    def drop(self) -> None:
+        """Remove the unfinished run; the lock is held, so it is this process's own."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def save(self, name: str, array: npt.NDArray[Any]) -> None:
+        files.write_array(self.path / f"{name}.npy", array)
+
+    def writer(self, name: str, dtype: npt.DTypeLike, row: tuple[int, ...]) -> files.NpyWriter:
+        """An array of the run, written row by row."""
+        return files.NpyWriter(self.path / f"{name}.npy", dtype, row)
+
+    def save_tokenizer(self, text: str) -> None:
+        files.replace_file(store.tokenizer_file(self.path), lambda file: file.write(text.encode()))
+
+    def finish(self, manifest: dict[str, Any], log: dict[str, Any], *, sign: bool = True) -> None:
+        """Seal every array with a manifest and put the run in place. `sign`: model and corpus are this user's own word."""
+        names = store.sealed_names(bool(manifest["model"]["signed"]))
+        sealed = files.seal({**manifest, "files": {name: files.fingerprint(self.path / name) for name in names}})
+        files.write_json(self.path / "log.json", log | (trust.signature(sealed["checksum"]) if sign else {}))
+        files.sync_folder(self.path)
+        files.write_json(self.path / "manifest.json", sealed)
+        self.put_in_place()
+
+    def put_in_place(self) -> None:
+        """The last step, which a resumed scan may have to take. The lock is held to its end."""
+        shutil.rmtree(self.path / "plan", ignore_errors=True)
+        replaced = None
+        if os.path.lexists(self.out):
+            store.check_ours(self.out)
+            replaced = self.out.with_name(f"{self.out.name}.replaced-{secrets.token_hex(4)}")
+            self.out.rename(replaced)
+        self.path.rename(self.out)
+        files.sync_folder(self.out.parent)
+        if replaced:
+            shutil.rmtree(replaced, ignore_errors=True)
+        (self.out / "lock").unlink(missing_ok=True)
+        files.sync_folder(self.out)
+        self.close()
+
+
+def unfinished(out: Path) -> str | None:
+    """What to do about the unfinished run of `out`; None if there is none."""
+    path = out.with_name(out.name + ".partial")
+    if not path.is_dir():
+        return None
+    if (path / "plan" / "merge").exists():
+        return f"An unfinished merge is at {path}. Merge again with --force."
+    return f"An unfinished scan is at {path}. Go on with it (--resume), or start over (--force)."
+
+
+def _destination(out: Path) -> Path:
+    """Where a run really goes: `.` and links resolved, so that the last step is a rename of plain names."""
+    with files.disk_errors(out):
+        if out.is_symlink() or out.name in ("", ".."):
+            out = Path(os.path.realpath(out))
+    if not out.name:
+        raise UsageError(f"--out {out} is the root of the file system. Name a directory to write.")
+    return out
+
+
+# Checkpoints
+
+
+def write_checkpoint(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> None:
+    named: dict[str, Any] = dict(arrays)
+    files.replace_file(path, lambda file: np.savez(file, **named))
+
+
+def read_checkpoint(path: Path) -> dict[str, npt.NDArray[Any]]:
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as saved:
+            return {name: saved[name] for name in saved.files}
+    except (OSError, ValueError, KeyError, EOFError, NotImplementedError, zipfile.BadZipFile) as error:
+        raise RunDamaged(f"The checkpoint {path} cannot be read ({error}). {AGAIN}") from None

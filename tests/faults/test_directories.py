@@ -1,0 +1,376 @@
+"""What a command may replace or delete, where it may write, and who may write at the same time."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from families import save, tiny
+
+import keyhole
+from keyhole import report, store, unfinished
+from keyhole.errors import RunError, RunExists, UsageError
+
+OPTIONS: dict[str, Any] = {"top": 3, "unit": "line", "batch_tokens": 60}
+
+
+def content(run: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(run.iterdir()) if path.name != "log.json"}
+
+
+def scan(text: Path, out: Path, **options: Any) -> keyhole.Run:
+    return keyhole.scan(tiny("llama"), [text], out=out, **{**OPTIONS, **options})
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# What --force may replace
+
+
+@pytest.mark.parametrize("where", ["run", "run.partial"])
+def test_force_replaces_nothing_but_a_run(text: Path, tmp_path: Path, where: str) -> None:
+    mine = tmp_path / where
+    (mine / "thesis").mkdir(parents=True)
+    (mine / "thesis" / "chapter1.tex").write_text("years of work")
+    before = tree(mine)
+    with pytest.raises(RunExists, match="not a run that may be replaced: it holds 'thesis'"):
+        scan(text, tmp_path / "run", force=True)
+    assert tree(mine) == before
+
+
+def test_force_keeps_a_run_that_holds_something_of_the_users(text: Path, tmp_path: Path) -> None:
+    run = scan(text, tmp_path / "run").path
+    (run / "my notes.txt").write_text("keep")
+    before = tree(run)
+    with pytest.raises(RunExists, match="it holds 'my notes.txt'"):
+        scan(text, run, force=True)
+    (run / "my notes.txt").unlink()
+    (run / "annotations").mkdir()
+    (run / "annotations" / "drawing.png").write_bytes(b"png")
+    with pytest.raises(RunExists, match="it holds 'annotations/drawing.png'"):
+        scan(text, run, force=True)
+    (run / "annotations" / "drawing.png").unlink()
+    assert tree(run) == {name: data for name, data in before.items() if name != "my notes.txt"}
+    scan(text, run, force=True, top=2)
+
+
+def test_force_never_replaces_what_it_reads(text: Path, tmp_path: Path) -> None:
+    run = scan(text, tmp_path / "run").path
+    inside = run / "annotations"
+    inside.mkdir()
+    corpus = inside / "ann.jsonl"  # a name a run may hold
+    corpus.write_text(json.dumps({"text": "The cat sat."}) + "\n")
+    with pytest.raises(RunExists, match="ann.jsonl lies inside .*run"):
+        scan(corpus, run, force=True)
+    assert corpus.exists()
+    parts = [scan(text, tmp_path / f"part{i}", shard=f"{i}/2").path for i in (1, 2)]
+    with pytest.raises(RunExists, match="part1 lies inside"):
+        keyhole.merge(parts[0], parts, force=True)
+    keyhole.merge(tmp_path / "run", parts, force=True)
+
+
+def test_force_on_a_file_or_on_the_corpus_itself(text: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunExists, match="it is no directory"):
+        scan(text, text, force=True)
+    assert "cat" in text.read_text("utf-8")
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    shutil.copy(text, folder / "a.txt")
+    with pytest.raises(RunExists, match="it holds 'a.txt'"):
+        scan(folder, folder, force=True)
+    assert (folder / "a.txt").exists()
+
+
+def test_nothing_that_happens_to_be_called_replaced_is_deleted(text: Path, tmp_path: Path) -> None:
+    scan(text, tmp_path / "run")
+    (tmp_path / "run.replaced").mkdir()
+    (tmp_path / "run.replaced" / "mine").write_text("x")
+    scan(text, tmp_path / "run", force=True)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["run", "run.replaced"]
+    assert (tmp_path / "run.replaced" / "mine").exists()
+
+
+def test_a_damaged_run_can_still_be_replaced(text: Path, tmp_path: Path) -> None:
+    run = scan(text, tmp_path / "run").path
+    whole = content(run)
+    (run / "manifest.json").write_bytes(b"")
+    (run / "tokens.npy").unlink()
+    assert content(scan(text, run, force=True).path) == whole
+
+
+# Links
+
+
+def test_a_link_as_the_run_directory(text: Path, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "disk" / "run")  # dangling
+    run = scan(text, link)
+    assert link.is_symlink()
+    assert content(tmp_path / "disk" / "run") == content(run.path)
+    for top in (2, 1):  # twice: what stands there is replaced, the link stays
+        assert scan(text, link, force=True, top=top).top == top
+        assert link.is_symlink()
+        assert keyhole.open(link).top == top
+    assert [path.name for path in (tmp_path / "disk").iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("name", ["report", "report/index.html", "report/index.html.new", "notes.jsonl", "annotations"])
+def test_links_inside_a_run_are_not_written_through(text: Path, tmp_path: Path, name: str) -> None:
+    run = scan(text, tmp_path / "run")
+    victim = tmp_path / "victim"
+    if name in ("report", "annotations"):
+        victim.mkdir()
+    else:
+        victim.write_text("precious")
+    (run.path / name).parent.mkdir(exist_ok=True)
+    (run.path / name).symlink_to(victim)
+    note = {"layer": 0, "cell": 0, "text": "x"}
+    for write in (
+        lambda: report.write(run),
+        lambda: keyhole_annotations().save_note(run, note),
+        lambda: keyhole_annotations().save(run, {"annotator": "ann", "layer": 0, "cell": 0, "patterns": []}),
+    ):
+        try:
+            write()
+        except RunError as error:
+            assert "link" in str(error) or "not saved" in str(error)
+    assert list(victim.iterdir()) == [] if victim.is_dir() else victim.read_text() == "precious"
+
+
+def keyhole_annotations() -> Any:
+    from keyhole import annotations
+
+    return annotations
+
+
+@pytest.mark.parametrize("name", ["tokens.npy", "tokenizer.json", "analyses.json", "tables.duckdb"])
+def test_a_run_of_links_is_refused(text: Path, tmp_path: Path, name: str) -> None:
+    run = scan(text, tmp_path / "run").path
+    keyhole.analyze(run, model=tiny("llama"), only=["activity"])
+    moved = tmp_path / "elsewhere"
+    (run / name).rename(moved)
+    (run / name).symlink_to(moved)
+    with pytest.raises(RunError, match="symbolic link"):
+        keyhole.open(run)
+
+
+# Names
+
+
+def test_places_that_cannot_be(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RunError, match="cannot be written: File name too long"):
+        scan(text, tmp_path / ("x" * 300))
+    with pytest.raises(RunError, match="cannot be written: (Not a directory|File exists)"):
+        scan(text, text / "run")
+    with pytest.raises(UsageError, match="root of the file system"):
+        scan(text, Path("/"))
+    empty = tmp_path / "here"
+    empty.mkdir()
+    monkeypatch.chdir(empty)
+    with pytest.raises(RunExists, match="There is something at"):
+        scan(text, Path("."))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "text.txt"]
+    scan(text, Path("."), force=True)
+    assert (empty.parent / "here" / "manifest.json").exists()
+
+
+# One at a time
+
+
+def test_the_lock_is_held_until_the_run_is_in_place(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second `--force` while the first one seals and renames must not get in."""
+    out, refused = tmp_path / "run", []
+
+    def second() -> None:
+        try:
+            unfinished.Partial(out).begin(resume=False, force=True)
+        except RunExists as error:
+            refused.append(str(error))
+
+    def at(name: str) -> None:
+        real = getattr(unfinished.Partial, name)
+
+        def call(self: unfinished.Partial, *args: Any, **options: Any) -> Any:
+            if self._lock is not None:
+                second()
+            return real(self, *args, **options)
+
+        monkeypatch.setattr(unfinished.Partial, name, call)
+
+    at("finish")
+    at("put_in_place")
+    fingerprint = unfinished.files.fingerprint
+    monkeypatch.setattr(unfinished.files, "fingerprint", lambda path: (second(), fingerprint(path))[1])
+    scan(text, out)
+    assert len(refused) > 10
+    assert all("Another process is writing" in message for message in refused)
+    keyhole.open(out)
+
+
+def test_a_lock_that_moved_away_is_not_taken_for_ones_own(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may rename the directory after its lock is opened here and before it is locked."""
+    import fcntl
+
+    out, flock = tmp_path / "run", fcntl.flock
+    scan(text, out)
+    before = content(out)
+    late = unfinished.Partial(out)
+    late.path.mkdir()
+    (late.path / "plan").mkdir()
+
+    def renamed_meanwhile(file: Any, how: int) -> None:
+        if late.path.exists():
+            late.path.rename(tmp_path / "finished")
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", renamed_meanwhile)
+    with pytest.raises(RunExists, match="Another process finished .*run.partial just now"):
+        late.begin(resume=False, force=True)
+    assert content(out) == before
+
+
+def test_two_analyses_of_one_run_are_refused(text: Path, tmp_path: Path) -> None:
+    run = scan(text, tmp_path / "run")
+    with store.locked(run.path), pytest.raises(RunExists, match="Another process is writing"):
+        keyhole.analyze(run.path, model=tiny("llama"), only=["activity"])
+    keyhole.analyze(run.path, model=tiny("llama"), only=["activity"])
+    assert not (run.path / "lock").exists()
+
+
+# Resuming what is finished
+
+
+def test_resuming_a_finished_run_compares_the_whole_scan(text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    run = scan(text, out)
+    whole = content(out)
+    for changed, said in (
+        ({"top": 9}, "top: was 3, now 9"),
+        ({"per": "prefix"}, "per: was 'sentence', now 'prefix'"),
+        ({"context": 32}, "context: was 64, now 32"),
+        ({"shard": "1/2"}, "shard: was None"),
+        ({"hold_out": 0.5}, "hold_out: was 0.0, now 0.5"),
+    ):
+        with pytest.raises(RunError, match=f"finished scan of another kind .*{said}"):
+            scan(text, out, resume=True, **changed)
+    with pytest.raises(RunError, match="fingerprint: was"):
+        keyhole.scan(tiny("llama", hidden_act="gelu"), [text], out=out, resume=True, **OPTIONS)
+    assert content(scan(text, out, resume=True).path) == whole
+    os.utime(text)  # another time, the same text
+    assert scan(text, out, resume=True).manifest == run.manifest
+    original = text.read_text("utf-8")
+    for other in (original.replace("mat", "hat"), original + "One more line.\n", original[:80]):
+        text.write_text(other, encoding="utf-8")
+        with pytest.raises(RunError, match="whose text changed since"):
+            scan(text, out, resume=True)
+    assert content(out) == whole
+
+
+def test_resuming_what_was_sealed_compares_it_too(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(unfinished.Partial, "put_in_place", lambda self: (_ for _ in ()).throw(SystemExit))
+        with pytest.raises(SystemExit):
+            scan(text, out)
+    partial = unfinished.Partial(out).path
+    with pytest.raises(RunError, match="top: was 3, now 9"):
+        scan(text, out, resume=True, top=9)
+    whole = (partial / "tokens.npy").read_bytes()
+    (partial / "tokens.npy").write_bytes(whole[:-2] + b"\0\7")
+    with pytest.raises(RunError, match="content of tokens.npy changed"):
+        scan(text, out, resume=True)
+    (partial / "tokens.npy").write_bytes(whole)
+    scan(text, out, resume=True)
+
+
+def test_an_interrupted_merge_says_what_to_do(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = [scan(text, tmp_path / f"part{i}", shard=f"{i}/2").path for i in (1, 2)]
+    script = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
+        "import os, keyhole; from keyhole import merging\n"
+        "merging.save_results = lambda *a: os._exit(9)\n"
+        f"keyhole.merge({str(tmp_path / 'all')!r}, {[str(part) for part in parts]!r})"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 9
+    with pytest.raises(RunExists, match="unfinished merge is at .*Merge again with --force"):
+        keyhole.merge(tmp_path / "all", parts)
+    with pytest.raises(RunError, match="no run at .*unfinished merge"):
+        keyhole.open(tmp_path / "all")
+    merged = keyhole.merge(tmp_path / "all", parts, force=True)
+    assert content(merged.path) == content(scan(text, tmp_path / "one").path)
+
+
+def test_a_merge_checks_the_content_of_large_shards(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = [scan(text, tmp_path / f"part{i}", shard=f"{i}/2").path for i in (1, 2)]
+    monkeypatch.setattr(store, "CHECK_ON_OPEN", 10)
+    file = parts[1] / "sums.npy"
+    file.write_bytes(file.read_bytes()[:-1] + b"\7")
+    with pytest.raises(RunError, match="content of sums.npy changed"):
+        keyhole.merge(tmp_path / "all", parts)
+    assert not list(tmp_path.glob("all*"))
+
+
+# Edits and revision
+
+
+def test_a_manifest_repeats_edits_and_revision(text: Path, tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from keyhole.cli import app
+
+    folder = save(tiny("llama"), tmp_path / "model")
+    edits = tmp_path / "edits.json"
+    edits.write_text(json.dumps(keyhole.intervene.dump([keyhole.Edit(1, 3, -2.0)], keyhole.load(folder))))
+    options = ["--top", "3", "--unit", "line", "--batch-tokens", "60"]
+    asked = ["scan", folder, str(text), "--out", str(tmp_path / "a"), "--edits", str(edits), "--revision", "abc"]
+    done = CliRunner().invoke(app, [*asked, *options])
+    assert done.exit_code == 0, done.output
+    first = keyhole.open(tmp_path / "a")
+    assert first.manifest["model"]["edits"] == [{"layer": 1, "cell": 3, "scale": -2.0, "positions": None}]
+    assert first.manifest["model"]["revision"] == "abc"
+    again = ["scan", "--from", str(tmp_path / "a" / "manifest.json"), "--out", str(tmp_path / "b")]
+    done = CliRunner().invoke(app, again)
+    assert done.exit_code == 0, done.output
+    assert content(tmp_path / "b") == content(tmp_path / "a")
+
+
+def test_a_scan_in_processes_passes_edits_and_revision_on(text: Path, tmp_path: Path) -> None:
+    folder = save(tiny("llama"), tmp_path / "model")
+    edits = tmp_path / "edits.json"
+    edits.write_text(json.dumps(keyhole.intervene.dump([keyhole.Edit(1, 3, -2.0)], keyhole.load(folder))))
+    options = {**OPTIONS, "device": "cpu", "revision": "abc", "edits": edits}
+    one = keyhole.scan(folder, [text], out=tmp_path / "one", **options)
+    two = keyhole.scan(folder, [text], out=tmp_path / "two", processes=2, **options)
+    assert content(two.path) == content(one.path)
+    assert two.manifest["model"]["edits"][0]["scale"] == -2.0
+
+
+def test_numbers_of_numpy_and_numbers_that_cannot_be(text: Path, tmp_path: Path) -> None:
+    import numpy as np
+
+    run = scan(text, tmp_path / "run", top=np.int64(3), context=np.int32(64), hold_out=np.float32(0))
+    assert run.top == 3
+    for name, value in (("top", 0), ("top", 1.5), ("top", True), ("top", "3"), ("context", 1), ("top", 10**30)):
+        with pytest.raises(UsageError, match=f"{name} is .*whole number"):
+            scan(text, tmp_path / "bad", **{name: value})
+    with pytest.raises(UsageError, match="--top 1,000,000,000,000 needs .* GB for 72 cells, and this machine has"):
+        scan(text, tmp_path / "bad", top=10**12)
+    for share in ("much", float("nan"), None, 1):
+        with pytest.raises(UsageError, match="hold_out is"):
+            scan(text, tmp_path / "bad", hold_out=share)
+    assert not list(tmp_path.glob("bad*"))

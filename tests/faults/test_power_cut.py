@@ -1,0 +1,137 @@
+"""A power cut at any moment of a scan, a merge or an analysis leaves nothing wrong that looks right."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from families import tiny
+from power import MODES, Disk, lay_out
+
+import keyhole
+from keyhole import engine
+from keyhole.errors import KeyholeError, RunDamaged, RunError
+
+OPTIONS: dict[str, Any] = {"top": 3, "unit": "line", "batch_tokens": 60}
+Image = dict[str, bytes | None]
+
+
+def content(run: Path) -> dict[str, bytes]:
+    return {
+        path.name: path.read_bytes()
+        for path in sorted(run.iterdir())
+        if path.is_file() and path.name not in ("log.json", "lock")
+    }
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    root = tmp_path / "disk"
+    root.mkdir()
+    made = Disk(root)
+    yield made
+    made.close()
+
+
+def images_of(disk: Disk, work: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Image]]:
+    """What a power cut would leave after each step of some work, in each mode, every state once."""
+    found: list[tuple[str, Image]] = []
+    seen: set[int] = set()
+
+    def step() -> None:
+        for mode in MODES:
+            image = disk.image(mode)
+            key = hash(tuple(sorted((name, data) for name, data in image.items() if not name.endswith("log.json"))))
+            if key not in seen:
+                seen.add(key)
+                found.append((mode, image))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "CHECKPOINT_SECONDS", 0.0)
+        patch.setattr(engine, "CHECKPOINT_SHARE", 1e9)
+        disk.watch(patch, step)
+        work()
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc to see what a flush wrote")
+def test_a_scan_cut_anywhere_resumes_to_the_same_bytes_or_says_what_is_damaged(
+    text: Path, tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny("llama")
+    whole = content(keyhole.scan(model, [text], out=tmp_path / "whole", **OPTIONS).path)
+    out = disk.root / "run"
+    states = images_of(disk, lambda: keyhole.scan(model, [text], out=out, **OPTIONS), monkeypatch)
+    assert len(states) > 40, "too few states were seen: the test tests little"
+    for mode in MODES:  # the scan said that it is finished
+        image = disk.image(mode)
+        assert {name.removeprefix("run/"): data for name, data in image.items() if data is not None} == {
+            path.name: path.read_bytes() for path in out.iterdir()
+        }
+    resumed = noticed = with_checkpoint = 0
+    for number, (_, image) in enumerate(states):
+        if number % 3 and number < len(states) - 12:  # every third, and the last steps
+            continue
+        lay_out(image, tmp_path / "after")
+        with_checkpoint += bool(image.get("run.partial/plan/checkpoint.npz"))
+        try:
+            run = keyhole.scan(model, [text], out=tmp_path / "after" / "run", resume=True, **OPTIONS)
+        except (RunDamaged, RunError):
+            noticed += 1
+            run = keyhole.scan(model, [text], out=tmp_path / "after" / "run", force=True, **OPTIONS)
+        else:
+            resumed += 1
+        assert content(run.path) == whole
+    assert resumed > 20
+    assert with_checkpoint > 5
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc to see what a flush wrote")
+def test_an_analysis_cut_anywhere_leaves_tables_that_are_right_or_absent(
+    text: Path, tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny("llama")
+    keyhole.scan(model, [text], out=tmp_path / "run", **OPTIONS)
+    run = disk.root / "run"
+    with monkeypatch.context() as patch:
+        disk.watch(patch, lambda: None)
+        shutil.copytree(tmp_path / "run", run)
+        for path in (*run.iterdir(), run, disk.root):
+            _flush(path)
+
+    def analyze(path: Path) -> None:
+        keyhole.analyze(path, model=model, only=["activity", "agreement", "shading"])
+
+    states = images_of(disk, lambda: analyze(run), monkeypatch)
+    right = {name: keyhole.open(run).table(name) for name in ("activity", "agreement")}
+    assert len(states) > 30
+    filled = 0
+    for number, (_, image) in enumerate(states):
+        if number % 4 and number < len(states) - 6:
+            continue
+        lay_out(image, tmp_path / "after")
+        path = tmp_path / "after" / "run"
+        opened = None
+        try:
+            opened = keyhole.open(path)
+        except RunDamaged:
+            analyze(path)  # says so when opened, and analyzing again is the way out
+            opened = keyhole.open(path)
+        for name, rows in right.items():
+            try:
+                assert opened.table(name) == rows
+                filled += 1
+            except KeyholeError as error:
+                assert "no tables yet" in str(error) or "not filled yet" in str(error)
+    assert filled > 5
+
+
+def _flush(path: Path) -> None:
+    import os
+
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
