@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from families import CELLS, LAYERS, TINY, D, tiny, tokenizer
+from families import CELLS, CONTEXT, LAYERS, TINY, D, save, tiny, tokenizer
+from reference import every_prefix, triggers
 from torch.nn import functional
 
 import keyhole
 from keyhole import models
 from keyhole.errors import ModelError, ProofFailed, UnknownFamily, UnsafeCheckpoint, UsageError
+from keyhole.intervene import Edit
 from keyhole.models import FAMILIES, Family, Model, prove
 
 
@@ -122,6 +125,28 @@ def test_the_fingerprint_tells_models_apart() -> None:
     weight.data[:2] = rows
     assert len({before, changed, swapped}) == 3
     assert tiny("llama").fingerprint != tiny("llama", hidden_act="gelu").fingerprint
+
+
+def test_a_cell_turned_round_has_its_triggers_on_the_negative_side(text: Path, tmp_path: Path) -> None:
+    """A ReLU's coefficients are never negative, but those of a cell scaled by −1 are. In the last layer nothing else changes."""
+    plain = tiny("opt")
+    lines = [line for line in text.read_text("utf-8").split("\n") if line.strip()]
+    prefixes = every_prefix(plain, lines, room=CONTEXT - 1)
+    cell = int(sum(prefix.coefficients[-1] > 0 for prefix in prefixes).argmax())
+    for prefix in prefixes:
+        prefix.coefficients[-1, cell] *= -1
+    folder = save(plain, tmp_path / "model")
+    model = keyhole.load(folder, edits=[Edit(LAYERS - 1, cell, -1.0)])
+    assert model.signed
+    assert not plain.signed
+    run = keyhole.scan(model, [text], tmp_path / "run", top=4, unit="line", batch_tokens=1, context=CONTEXT)
+    for sign, side in ((1, ""), (-1, "_negative")):
+        coefficients, units, positions = triggers(prefixes, 4, "sentence", sign)
+        assert sign > 0 or not np.isnan(coefficients[-1, cell]).all()
+        np.testing.assert_array_equal(getattr(run, "coefficients" + side), coefficients)
+        np.testing.assert_array_equal(getattr(run, "units" + side), units)
+        np.testing.assert_array_equal(getattr(run, "positions" + side), positions)
+    assert not keyhole.load(folder, edits=[Edit(LAYERS - 1, cell, 0.5)]).signed
 
 
 # Loading

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import lzma
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -92,6 +94,43 @@ def test_a_process_that_ends_early_is_no_end_of_the_corpus(
     monkeypatch.setattr(reader, "START", start)
     with pytest.raises(CorpusError, match=r"text.txt ended early, with status 3"):
         list(reader.units([text], "line"))
+
+
+@pytest.mark.parametrize("closed", [(0,), (2,), (0, 1, 2)])
+def test_without_standard_streams(text: str, closed: tuple[int, ...], tmp_path: Path) -> None:
+    """Neither this process nor the one that reads needs them; the corpus '-' does."""
+    code = (
+        "import sys; from keyhole import corpus, errors, reader\n"
+        "same = list(reader.units([sys.argv[1]], 'line')) == list(corpus.units([sys.argv[1]], 'line'))\n"
+        "said = ''\n"
+        "try: list(reader.units(['-'], 'line'))\n"
+        "except errors.CorpusError as error: said = str(error)\n"
+        "open(sys.argv[2], 'w').write(f'{same} {said}')"
+    )
+    shut = " ".join(f"{fd}{'<' if fd == 0 else '>'}&-" for fd in closed)
+    command = [sys.executable, "-c", code, text, str(tmp_path / "told")]
+    done = subprocess.run(["sh", "-c", f'exec "$@" {shut}', "sh", *command], stdin=subprocess.DEVNULL, check=False)
+    assert done.returncode == 0
+    said = (tmp_path / "told").read_text()
+    assert said.startswith("True ")
+    assert ("Standard input is closed" in said) == (0 in closed)
+
+
+def test_standard_input_is_read_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stdin:
+        buffer = io.BytesIO(b"from a pipe\n")
+
+    monkeypatch.setattr(sys, "stdin", Stdin)
+    assert [unit.text for unit in reader.units(["-"], "line")] == ["from a pipe"]
+
+
+def test_a_file_that_is_gone_is_not_worthwhile(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(name: str) -> int:
+        raise FileNotFoundError(2, "No such file or directory", name)
+
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(os.path, "getsize", gone)
+    assert not reader.worthwhile([text])
 
 
 def test_left_early_it_ends_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

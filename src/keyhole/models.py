@@ -22,7 +22,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from .errors import ModelError, ProofFailed, UnknownFamily, UsageError
+from .errors import KeyholeError, ModelError, ProofFailed, UnknownFamily, UsageError
 from .quiet import attention_for, without_looking
 from .vocabulary import Vocabulary
 
@@ -187,9 +187,9 @@ class Model:
 
     @property
     def signed(self) -> bool:
-        """Whether a coefficient can be negative: always, unless the activation itself forbids it."""
+        """Whether a coefficient can be negative: always, unless the activation itself forbids it and no edit turns one round."""
         name = self.family.activation and getattr(self.config, self.family.activation, None)
-        return name not in NON_NEGATIVE
+        return name not in NON_NEGATIVE or any(edit.scale < 0 for edit in self.edits)
 
     @property
     def max_context(self) -> int | None:
@@ -270,6 +270,16 @@ class Model:
         encoded = self.encoder.encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encoded]
 
+    def check_ids(self, largest: int) -> None:
+        """Refuse a token id without a row in the embedding: on a GPU it would end the process's use of the card."""
+        rows = int(self.lm.get_input_embeddings().weight.shape[0])
+        if not 0 <= largest < rows:
+            text = repr(self.vocabulary.piece(largest)) if 0 <= largest < len(self.vocabulary) else "none of its tokens"
+            raise ModelError(
+                f"The tokenizer of {self.source} gives the token id {largest} ({text}), and the model's embedding has {rows} rows, "
+                f"for ids 0 to {rows - 1}. The tokenizer is not that of the model: load a folder that has both."
+            )
+
     # Coefficients
 
     @torch.inference_mode()
@@ -307,6 +317,8 @@ class Model:
         if starts and self.bos_id is not None:
             ids[:, 0] = self.bos_id
         ids[:, starts:][np.arange(ids.shape[1] - starts) < lengths[:, None]] = np.concatenate(windows)
+        if ids.size:
+            self.check_ids(int(ids.max()))
         return Batch(torch.from_numpy(ids), starts)
 
     def coefficients(self, text: str, *, bos: bool = True) -> Tensor:
@@ -334,6 +346,7 @@ def prove(model: Model) -> None:
     post-norms, where there are any) the next residual, and the lens of the last residual the model's own logits.
     """
     family, seen = model.family, {}
+    refuse_not_numbers(model)
 
     def keep(name: str, layer: int, side: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any = None) -> None:
@@ -386,6 +399,16 @@ def prove(model: Model) -> None:
     prove_head(model, seen["next", model.layers - 1].flatten(0, -2), ids[None], allowed)
 
 
+def refuse_not_numbers(model: Model) -> None:
+    """Refuse NaN and infinity in any weight: the short input of the proof reads few rows of the embedding."""
+    for name, weight in model.lm.named_parameters():
+        if weight.is_floating_point() and weight.numel() and not torch.isfinite(torch.stack(weight.aminmax())).all():
+            raise ProofFailed(
+                f"{model.source}: the weight {name} has entries that are NaN or infinite, so what it computes is no number. The "
+                "checkpoint is damaged, or does not fit the dtype: fetch it again, or load it as float32."
+            )
+
+
 def check(what: str, model: Model, layer: int, got: Tensor, expected: Tensor, allowed: float) -> None:
     expected = expected.to(got.device)
     difference = float((got - expected).norm() / expected.norm().clamp_min(1e-30))
@@ -399,7 +422,7 @@ def check(what: str, model: Model, layer: int, got: Tensor, expected: Tensor, al
 
 
 def load(
-    source: str | Model,
+    source: str | os.PathLike[str] | Model,
     *,
     dtype: str = "auto",
     device: str = "auto",
@@ -421,8 +444,9 @@ def load(
                 "with keyhole.intervene.applied(model, edits): …"
             )
         return source
-    from .checkpoints import read
+    from .checkpoints import name_of, read
 
+    source = name_of(source)
     split = device == SPLIT
     target = choose_device("auto" if split else device)
     lm, tokenizer, revision = read(
@@ -433,8 +457,22 @@ def load(
         known=family_of,
         split=split,
     )
-    model = Model(lm if split else lm.to(target), tokenizer, source=source, revision=revision, split=split)
-    prove(model)
+    try:
+        model = Model(lm if split else lm.to(target), tokenizer, source=source, revision=revision, split=split)
+        prove(model)
+    except KeyholeError:
+        raise
+    except torch.OutOfMemoryError as error:
+        raise ModelError(
+            f"{source} does not fit in the memory of {target}: {str(error).splitlines()[0]} Use a smaller --dtype, --device cpu, "
+            "or --device split to spread it over several GPUs."
+        ) from None
+    except Exception as error:  # a configuration can be wrong in any way, and the forward fails as it likes
+        raise ProofFailed(
+            f"{source} was loaded, but running it fails ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}). "
+            "Its configuration is not that of its weights, or the architecture is a variant without a row in FAMILIES "
+            "(keyhole/models.py)."
+        ) from error
     if edits is not None:
         from . import intervene
 
@@ -448,7 +486,7 @@ def choose_device(device: str) -> torch.device:
     try:
         target = torch.device(device)
         torch.empty(0, device=target)
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, TypeError, ValueError) as error:
         raise UsageError(f"The device '{device}' cannot be used here: {str(error).splitlines()[0]}") from None
     return target
 
@@ -457,6 +495,6 @@ def choose_dtype(dtype: str, device: torch.device) -> str | torch.dtype:
     if dtype == "auto":
         return torch.float32 if device.type == "cpu" else "auto"
     names = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    if dtype not in names:
+    if not isinstance(dtype, str) or dtype not in names:
         raise UsageError(f"The dtype '{dtype}' is not one of auto, {', '.join(names)}.")
     return names[dtype]

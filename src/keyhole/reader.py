@@ -17,6 +17,7 @@ from . import corpus, errors
 from .children import start_child
 from .corpus import Unit
 from .errors import CorpusError, KeyholeError
+from .formats import shown
 
 START = "from keyhole.reader import child; child()"
 WORTHWHILE, PROCESSORS = 4 << 20, 3
@@ -26,16 +27,19 @@ WORTHWHILE, PROCESSORS = 4 << 20, 3
 def worthwhile(names: Sequence[str]) -> bool:
     """Whether a corpus is read faster so: files, enough of them, and processors to spare."""
     files = corpus.expand(names)
-    return (
-        bool(sys.executable)
-        and (os.cpu_count() or 1) >= PROCESSORS
-        and all(map(os.path.isfile, files))
-        and sum(map(os.path.getsize, files)) >= WORTHWHILE
-    )
+    if not sys.executable or (os.cpu_count() or 1) < PROCESSORS or not all(map(os.path.isfile, files)):
+        return False
+    try:
+        return sum(map(os.path.getsize, files)) >= WORTHWHILE
+    except OSError:  # gone meanwhile: reading it will say so
+        return False
 
 
 def units(names: Sequence[str], unit: str, *, text_field: str | None = None) -> Generator[Unit, None, None]:
-    """What `corpus.units` gives, made in another process."""
+    """What `corpus.units` gives, made in another process. Standard input is this one's, so it is read here."""
+    if "-" in names:
+        yield from corpus.units(names, unit, text_field=text_field)
+        return
     job = {"names": list(names), "unit": unit, "text_field": text_field}
     with start_child(START) as process:
         assert process.stdin is not None
@@ -50,7 +54,7 @@ def units(names: Sequence[str], unit: str, *, text_field: str | None = None) -> 
                 yield from map(Unit, *said)
             else:
                 raise CorpusError(
-                    f"The process that reads {', '.join(names)} ended early, with status {process.wait()}; what it said is above."
+                    f"The process that reads {', '.join(map(shown, names))} ended early, with status {process.wait()}; what it said is above."
                 )
         finally:
             process.kill()  # where nobody wants the rest
@@ -82,7 +86,11 @@ def child() -> None:
     """Read, split, send; last an object: empty, or what was wrong."""
     job = json.loads(sys.stdin.readline())
     out = os.fdopen(os.dup(1), "w", encoding="ascii")
-    os.dup2(2, 1)  # what a library prints is not for the other side
+    # what a library prints is not for the other side
+    try:
+        os.dup2(2, 1)
+    except OSError:  # there is no standard error
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     failed = {}
     try:
         try:
