@@ -207,8 +207,7 @@ def test_no_value_of_a_manifest_leads_to_anything_but_a_plain_refusal(run: Path,
                     assert len(cell.triggers) <= opened.top
                 assert invoke_info(opened)
                 accepted += 1
-            except KeyholeError as error:
-                assert "\x1b" not in str(error) or True
+            except KeyholeError:
                 refused += 1
             (run / "manifest.json").write_text(original)
     assert refused > 300
