@@ -456,16 +456,21 @@ _bundling = threading.Lock()
 @cache
 def _bundle() -> str:
     made_by = f"{metadata.version('vl-convert-python')}-{vega_lite()}"
-    kept = store.cache_dir() / f"vega-{made_by}.js"
-    with contextlib.suppress(OSError, ValueError):
-        text, _, ending = kept.read_text("utf-8").rpartition("\n")
-        if ending == f"// {hashlib.sha256(text.encode()).hexdigest()}":
-            return text
+    try:
+        kept: Path | None = store.cache_dir() / f"vega-{made_by}.js"
+    except RunError:  # no home folder, hence no cache
+        kept = None
+    if kept:
+        with contextlib.suppress(OSError, ValueError):
+            text, _, ending = kept.read_text("utf-8").rpartition("\n")
+            if ending == f"// {hashlib.sha256(text.encode()).hexdigest()}":
+                return text
     text = str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=vega_lite())).replace("\r", "")
     ending = f"// {hashlib.sha256(text.encode()).hexdigest()}"
-    with contextlib.suppress(OSError):
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        files.replace_file(kept, lambda file: file.write(f"{text}\n{ending}".encode()))
+    if kept:
+        with contextlib.suppress(OSError):
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            files.replace_file(kept, lambda file: file.write(f"{text}\n{ending}".encode()))
     return text
 
 

@@ -234,6 +234,8 @@ def disk_errors(
     """Turn the operating system's refusals into ours. `full` and `refused` say what to do about each."""
     try:
         yield
+    except BrokenPipeError:  # whoever read the output is gone; no disk is at fault
+        raise
     except OSError as error:
         name = error.filename or what
         if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -131,22 +131,29 @@ def read_file(file: Path) -> dict[str, Any]:
     return found
 
 
-def check_files(path: Path, manifest: dict[str, Any], *, contents: bool | None = None) -> None:
+def check_files(path: Path, manifest: dict[str, Any], *, contents: bool | None = None) -> dict[str, files.Array]:
     """Every file of the scan and of the analyses there, whole, and (by default in runs up to `CHECK_ON_OPEN` bytes) of the
-    recorded content."""
+    recorded content. Gives the scan's arrays."""
     groups = store.analyses(path)
-    listed = {name: [entry] for name, entry in manifest["files"].items()}
     if contents is None:
         added = [choices[0]["bytes"] for group in groups.values() for choices in group["files"].values()]
         contents = sum(entry["bytes"] for entry in manifest["files"].values()) + sum(added) <= store.CHECK_ON_OPEN
-    for name, choices in listed.items():
-        if why := store.problem(path, name, choices, contents):
+    for name, entry in manifest["files"].items():
+        if why := store.problem(path, name, [entry], contents):
             raise RunDamaged(f"{path} is damaged: {why}. Scan again, or restore the file.")
+    while why := _damaged_analysis(path, groups, contents):
+        before, groups = groups, store.analyses(path)
+        if groups == before:  # else an analysis was written meanwhile, and its files are looked at again
+            raise RunDamaged(f"{path} is damaged: {why}. Analyze it again: keyhole analyze {path}")
+    return check_arrays(path, manifest, contents=contents)
+
+
+def _damaged_analysis(path: Path, groups: dict[str, dict[str, Any]], contents: bool) -> str | None:
     for group in groups.values():
         for name, choices in group["files"].items():
             if why := store.problem(path, name, choices, contents):
-                raise RunDamaged(f"{path} is damaged: {why}. Analyze it again: keyhole analyze {path}")
-    check_arrays(path, manifest, contents=contents)
+                return why
+    return None
 
 
 def check(file: Path, manifest: Any) -> None:
@@ -171,8 +178,9 @@ def check(file: Path, manifest: Any) -> None:
         raise _damaged(file, f"it does not list {sorted(missing)[0]}")
 
 
-def check_arrays(path: Path, manifest: dict[str, Any], *, contents: bool) -> None:
-    """Refuse arrays whose shapes or types do not fit the manifest and, with `contents`, places outside the corpus."""
+def check_arrays(path: Path, manifest: dict[str, Any], *, contents: bool) -> dict[str, files.Array]:
+    """The arrays of a run, refused if their shapes or types do not fit the manifest or, with `contents`, if they name places
+    outside the corpus."""
     model, corpus, config = (manifest[name] for name in ("model", "corpus", "config"))
     cells = (model["layers"], model["cells"])
     units, tokens = corpus["units"], corpus["tokens"]
@@ -201,6 +209,7 @@ def check_arrays(path: Path, manifest: dict[str, Any], *, contents: bool) -> Non
         raise _unfit(path, "repeated_counts", f"it has {len(arrays['repeated_counts']):,} entries")
     if contents:
         _check_places(path, arrays, units, tokens)
+    return arrays
 
 
 def _check_places(path: Path, arrays: dict[str, Any], units: int, tokens: int) -> None:

@@ -125,8 +125,9 @@ class Partial:
             store.check_ours(self.path)
             if not resume and not force and self._lock is None:
                 raise RunExists(unfinished(self.out) or "")
-        if force and os.path.lexists(self.out):
-            store.check_ours(self.out)
+        if force:
+            if os.path.lexists(self.out):
+                store.check_ours(self.out)
             for name in inputs:
                 for folder in (self.out, self.path):
                     if os.path.exists(name) and Path(os.path.realpath(name)).is_relative_to(os.path.realpath(folder)):
@@ -165,15 +166,17 @@ class Partial:
     def put_in_place(self) -> None:
         """The last step, which a resumed scan may have to take. The lock is held to its end."""
         shutil.rmtree(self.path / "plan", ignore_errors=True)
-        replaced = None
+        replaced = held = None
         if os.path.lexists(self.out):
             store.check_ours(self.out)
+            held = store.lock(self.out)  # an analysis that is being written would land in the new run
             replaced = self.out.with_name(f"{self.out.name}.replaced-{secrets.token_hex(4)}")
             self.out.rename(replaced)
         self.path.rename(self.out)
         files.sync_folder(self.out.parent)
-        if replaced:
+        if replaced and held:
             shutil.rmtree(replaced, ignore_errors=True)
+            held.close()
         (self.out / "lock").unlink(missing_ok=True)
         files.sync_folder(self.out)
         self.close()
