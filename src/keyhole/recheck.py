@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from . import corpus, store
+from .checks import whole
 from .errors import CorpusError, RunError
 from .models import Model, load
 from .run import Run
@@ -39,6 +40,7 @@ def verify(run: Run, *, cells: int = 200, seed: int = 0, model: Model | None = N
     A scan runs units in batches, and sums of floats depend on the batch's shape: a difference of a few units in the last
     place is rounding; what `allowed` forbids is not.
     """
+    cells, seed = whole("cells", cells, 1), whole("seed", seed, 0)
     store.check_files(run.path, run.manifest, contents=True)
     config = ScanConfig.from_dict(run.manifest["config"])
     model = model or load(

@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import Any
 
 from .. import tables
+from ..checks import whole
 from ..errors import RunError, UsageError
 from ..lens import Head, check_lens
 from ..models import SPLIT, Model, load
@@ -72,9 +73,7 @@ def analyze(
     lenses = [check_lens(name) for name in dict.fromkeys([lens] if isinstance(lens, str) else lens)]
     if not lenses:
         raise UsageError("No lens was named. The lenses are: raw, norm.")
-    for name, value in (("samples", samples), ("cells", cells)):
-        if value < 1:
-            raise UsageError(f"{name} is {value}; it must be at least 1.")
+    samples, cells, seed = whole("samples", samples, 1), whole("cells", cells, 1), whole("seed", seed, 0)
     if run.manifest["config"].get("shard"):
         raise RunError(
             f"{run.path} is one shard of a scan, and holds only part of every cell's triggers. Merge the shards first "
