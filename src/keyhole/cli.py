@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from enum import StrEnum
@@ -486,9 +487,7 @@ def main() -> None:
     except SystemExit as done:  # a pipe that broke while the command wrote
         code = done.code if isinstance(done.code, int) else 1
     if (failed := flush()) is not None:
-        if not isinstance(failed, BrokenPipeError):
-            complain(f"keyhole: The output cannot be written: {failed.strerror or failed}.")
-        code = code or 1
+        code = code or _unwritten(failed)
     sys.exit(code)
 
 
@@ -506,14 +505,22 @@ def _call() -> int:
     except KeyholeError as error:
         complain(f"keyhole: {error}")
         return 2
-    except BrokenPipeError:
-        return 1
+    except OSError as error:
+        ours = error.filename is None and error.errno in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO)
+        return _unwritten(error) if ours else _unexpected(error)
     except typer.Abort as stopped:
         if not isinstance(stopped.__cause__, EOFError):
             return 130
         return _unexpected(stopped.__cause__)
     except Exception as error:  # noqa: BLE001 - the last handler there is
         return _misused(error) if hasattr(error, "format_message") else _unexpected(error)
+
+
+def _unwritten(error: OSError) -> int:
+    """Output that could not be written; if its reader has gone, there is nobody to tell."""
+    if error.errno != errno.EPIPE:
+        complain(f"keyhole: The output cannot be written: {error.strerror}.")
+    return 1
 
 
 def _misused(error: Any) -> int:
