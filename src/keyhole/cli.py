@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from enum import StrEnum
@@ -12,6 +13,7 @@ import typer
 
 from . import __version__
 from .errors import Interrupted, KeyholeError
+from .output import complain, flush, prepare, printable, put_json, say
 
 app = typer.Typer(
     name="keyhole",
@@ -231,8 +233,6 @@ def _repeat(
 
 def _confirm(question: str) -> bool:
     """Ask at the terminal; without one the answer is no."""
-    from .show import printable
-
     if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     return typer.confirm(printable(question), err=True)
@@ -316,7 +316,8 @@ def analyze(
             trust_remote_code=trust_remote_code,
             progress=progress,
         )
-    print(f"{filled.path}: analyzed. Look: keyhole table {filled.path} agreement")
+    path = printable(str(filled.path))
+    say(f"{path}: analyzed. Look: keyhole table {path} agreement")
 
 
 def _names(text: str) -> list[str]:
@@ -336,7 +337,7 @@ def table(
 
     opened = Run(run)
     if not name:
-        print("\n".join(tables.SCHEMAS))
+        say("\n".join(tables.SCHEMAS))
         return
     _print_rows(opened.table(name), csv, json, tables.note(opened.path, name))
 
@@ -350,8 +351,11 @@ def sql(
 ) -> None:
     """Ask the tables anything; nothing is changed."""
     from . import tables
+    from .errors import UsageError
     from .run import Run
 
+    if not query.strip().strip(";").strip():
+        raise UsageError('The query is empty. Ask for something: keyhole sql RUN "select * from agreement"')
     _print_rows(tables.query(Run(run).path, query), csv, json, None)
 
 
@@ -361,10 +365,12 @@ def _print_rows(rows: list[dict[str, Any]], csv: bool, json: bool, note: str | N
 
     if csv and json:
         raise UsageError("--csv and --json are two forms: choose one.")
-    if csv or json:
-        sys.stdout.write(text.as_csv(rows) if csv else text.as_json(rows))
-        return
-    text.console().print(text.rows(rows, note))
+    if csv:
+        sys.stdout.write(text.as_csv(rows, on_terminal=sys.stdout.isatty()))
+    elif json:
+        put_json(rows, indent=1)
+    else:
+        text.console().print(text.rows(rows, note))
 
 
 @app.command()
@@ -411,18 +417,13 @@ def verify(
         if found.from_text
         else "from the stored tokens (the corpus is not there any more, or the run is not yours)"
     )
-    print(
-        f"files        whole, checksums match\ncells        {found.cells:,}\ntriggers     {found.triggers:,}, {origin}"
-    )
+    say(f"files        whole, checksums match\ncells        {found.cells:,}\ntriggers     {found.triggers:,}, {origin}")
     where = f" at {found.worst}" if found.worst else ""
-    print(f"largest difference  {found.largest_difference:.2e} of the cell's largest coefficient{where}")
+    say(f"largest difference  {found.largest_difference:.2e} of the cell's largest coefficient{where}")
     if not found.ok:
-        print(
-            f"This is more than rounding ({found.allowed:.0e}): the run does not hold what this model computes.",
-            file=sys.stderr,
-        )
+        complain(f"This is more than rounding ({found.allowed:.0e}): the run does not hold what this model computes.")
         raise typer.Exit(1)
-    print("The run holds what the model computes.")
+    say("The run holds what the model computes.")
 
 
 @app.command()
@@ -450,14 +451,13 @@ def report(
 
     opened = Run(run)
     if as_json:
-        import json
-
-        print(json.dumps(page.data(opened), ensure_ascii=False, allow_nan=False))
+        put_json(page.data(opened))
         return
-    print(page.write(opened))
+    say(printable(str(page.write(opened))))
     for folder, kind in ((svg, "svg"), (png, "png")):
         if folder:
-            print(*page.save_figures(opened, folder, kind), sep="\n")
+            for file in page.save_figures(opened, folder, kind):
+                say(printable(str(file)))
 
 
 @app.command()
@@ -502,7 +502,8 @@ def export(
 
     with Stages() as progress:
         done = write(Run(run), site, force=force, progress=progress)
-    print(f"{site}: {done.files:,} files, {done.bytes / 1e6:,.1f} MB. Look: python -m http.server -d {site}")
+    where = printable(str(site))
+    say(f"{where}: {done.files:,} files, {done.bytes / 1e6:,.1f} MB. Look: python -m http.server -d {where}")
 
 
 @app.command("annotations")
@@ -519,16 +520,15 @@ def annotations_(
 
     found = summary(Run(run))
     if as_json:
-        import json
-
-        print(json.dumps(found, ensure_ascii=False, allow_nan=False))
+        put_json(found)
         return
     console = text.console()
     if not found["annotators"]:
-        console.print(f"Nobody annotated {run} yet. Read its triggers in the browser: keyhole serve {run}")
+        path = printable(str(run))
+        console.print(f"Nobody annotated {path} yet. Read its triggers in the browser: keyhole serve {path}")
     else:
         console.print(
-            f"{found['cells']:,} cells annotated, {found['skipped']:,} skipped, by {', '.join(found['annotators'])}\n"
+            f"{found['cells']:,} cells annotated, {found['skipped']:,} skipped, by {printable(', '.join(found['annotators']))}\n"
         )
         console.print(text.rows(found["coverage"], "shares of the triggers; a cell that two people read counts twice"))
         if found["agreement"]:
@@ -568,26 +568,73 @@ def _explore(run: Any) -> None:
 
 
 def _tell(run: Any) -> None:
-    corpus = run.manifest["corpus"]
-    print(
-        f"{run.path}: {run.layers} layers × {run.cells:,} cells over {corpus['scanned_prefixes']:,} distinct prefixes. "
-        f"Look: keyhole show {run.path} L{run.layers // 2}.0"
+    corpus, path = run.manifest["corpus"], printable(str(run.path))
+    say(
+        f"{path}: {run.layers} layers × {run.cells:,} cells over {corpus['scanned_prefixes']:,} distinct prefixes. "
+        f"Look: keyhole show {path} L{run.layers // 2}.0"
     )
 
 
 def main() -> None:
-    """The console script: our errors are one plain line, with exit code 2 (130 after Ctrl-C)."""
+    """The console script: our errors are one plain line, with exit code 2 (130 after Ctrl-C; 1 if nobody reads the output)."""
+    prepare()
     try:
-        app()
+        code = _call()
+    except SystemExit as done:  # a pipe that broke while the command wrote
+        code = done.code if isinstance(done.code, int) else 1
+    if (failed := flush()) is not None:
+        code = code or _unwritten(failed)
+    sys.exit(code)
+
+
+def _call() -> int:
+    """Run the command that the arguments name; its exit code.
+
+    Typer would end the process, and say no more than `Aborted!` of an EOFError. Asked not to, it raises what the command
+    raised, or an Abort that was caused by it.
+    """
+    try:
+        return int(app(standalone_mode=False) or 0)
     except Interrupted as stopped:
-        print(f"\n{stopped}", file=sys.stderr)
-        sys.exit(130)
+        complain(f"\n{stopped}")
+        return 130
     except KeyholeError as error:
-        print(f"keyhole: {error}", file=sys.stderr)
-        sys.exit(2)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(1)
+        complain(f"keyhole: {error}")
+        return 2
+    except OSError as error:
+        ours = error.filename is None and error.errno in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO)
+        return _unwritten(error) if ours else _unexpected(error)
+    except typer.Abort as stopped:
+        if not isinstance(stopped.__cause__, EOFError):
+            return 130
+        return _unexpected(stopped.__cause__)
+    except Exception as error:  # noqa: BLE001 - the last handler there is
+        return _misused(error) if hasattr(error, "format_message") else _unexpected(error)
+
+
+def _unwritten(error: OSError) -> int:
+    """Output that could not be written; if its reader has gone, there is nobody to tell."""
+    if error.errno != errno.EPIPE:
+        complain(f"keyhole: The output cannot be written: {error.strerror}.")
+    return 1
+
+
+def _misused(error: Any) -> int:
+    """Show an error of Typer's: an argument that no command takes. It quotes the argument."""
+    import io
+
+    shown = io.StringIO()
+    error.show(shown)
+    complain(shown.getvalue().rstrip("\n"))
+    return int(error.exit_code)
+
+
+def _unexpected(error: BaseException) -> int:
+    """Show an error that nobody foresaw, as Python does, but harmless: its message may quote what was read."""
+    import traceback
+
+    complain("".join(traceback.format_exception(error)).rstrip("\n"))
+    return 1
 
 
 if __name__ == "__main__":

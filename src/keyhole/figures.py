@@ -14,12 +14,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import altair as alt
 import vl_convert
 
 from . import files, store
+from .errors import RunError
 from .verdicts import Row, Rows, main_lens, present, wilson
 
 Chart = alt.LayerChart

@@ -25,6 +25,8 @@ from torch import Tensor
 from .topk import UNFILLED, Keys, one_per_group, pack
 
 FRACTION = 52
+MOST = 2.0**62
+"""The largest sum of a batch that is added."""
 SMALLEST = float(np.nextafter(np.float32(0), np.float32(1)))
 """A trigger's coefficient is above zero."""
 
@@ -356,7 +358,12 @@ def _ranks(cells: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.in
 
 
 def add_exactly(total: npt.NDArray[np.int64], addend: npt.NDArray[np.float64]) -> None:
-    """Add floats to integer totals [..., (whole, fraction)]; a sum of sums is the same in any order."""
+    """Add floats to integer totals [..., (whole, fraction)]; a sum of sums is the same in any order.
+
+    Totals wrap at 64 bits, and what no 64 bits hold is cut to `MOST`: the extremes tell who reads such a total that it is
+    none (`run.moments`).
+    """
+    addend = np.clip(np.nan_to_num(addend, nan=0.0), -MOST, MOST)
     whole = np.floor(addend)
     fraction = ((addend - whole) * 2.0**FRACTION).astype(np.int64)
     add_integers(total, np.stack([whole.astype(np.int64), fraction], -1))

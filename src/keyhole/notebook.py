@@ -6,16 +6,18 @@ Charts are Altair's, in the look of the report.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import shading, values
+from . import output, shading, values
 from .errors import RunError
+from .output import printable
 from .run import Cell, Layer, Run, Trigger
-from .show import name, printable
+from .show import name, number
 
 if TYPE_CHECKING:
     from .figures import Chart
@@ -78,8 +80,9 @@ def cell(cell: Cell) -> str:
     run, stats = cell.run, cell.stats
     parts = [
         f"<h4>{cell.address}</h4>",
-        f'<div class="soft">{_html(name(run))}, layer {cell.layer} of {run.layers}. Fires on {stats.active_fraction:.2%} of '
-        f"{stats.n:,} prefixes; mean {stats.mean:.3g}, largest {stats.max:.3g}, least {stats.min:.3g}.</div>",
+        f'<div class="soft">{_html(name(run))}, layer {cell.layer} of {run.layers}. Fires on '
+        f"{number(stats.active_fraction, '.2%')} of {stats.n:,} prefixes; mean {number(stats.mean, '.3g')}, "
+        f"largest {number(stats.max, '.3g')}, least {number(stats.min, '.3g')}.</div>",
         '<div class="two">',
         *(_value(cell, lens) for lens in values.available(run)),
         "</div>",
@@ -112,7 +115,7 @@ def _trigger(cell: Cell, slot: int, trigger: Trigger, negative: bool) -> str:
         said.append(f"<span{after}{colour}>{marked}</span>" if after or colour else marked)
     left, right = ("…" if cut else "" for cut in (begin, len(ids) - end))
     count = f' <span class="soft">×{trigger.count}</span>' if trigger.count > 1 else ""
-    return f'<li><b>{trigger.coefficient:.3g}</b><bdi class="text">{left}{"".join(said)}{right}</bdi>{count}</li>'
+    return f'<li><b>{number(trigger.coefficient, ".3g")}</b><bdi class="text">{left}{"".join(said)}{right}</bdi>{count}</li>'
 
 
 def _shade(shade: int) -> str:
@@ -125,14 +128,15 @@ def _shade(shade: int) -> str:
 
 def _value(cell: Cell, lens: str) -> str:
     said, at = values.Values(cell.run, lens), (cell.layer, cell.index)
-    facts = f"norm {said.norms[at]:.3g}, max p {said.max_prob[at]:.2%}"
+    facts = f"norm {number(said.norms[at], '.3g')}, max p {number(said.max_prob[at], '.2%')}"
     parts = []
     for title, tokens in (("promotes", said.promoted(*at, TOKENS)), ("demotes", said.demoted(*at, TOKENS))):
-        most = max(abs(token.logit) for token in tokens) or 1.0
+        lengths = [abs(token.logit) if math.isfinite(token.logit) else 0.0 for token in tokens]
+        most = max(lengths, default=0.0) or 1.0
         rows = (
-            f'<li><b>{token.logit:.2f}</b><span class="bar{" less" * (token.logit < 0)}" '
-            f'style="width:{5 * abs(token.logit) / most:.2f}em"></span>{_token(token.piece)}</li>'
-            for token in tokens
+            f'<li><b>{number(token.logit, ".2f")}</b><span class="bar{" less" * (token.logit < 0)}" '
+            f'style="width:{5 * length / most:.2f}em"></span>{_token(token.piece)}</li>'
+            for token, length in zip(tokens, lengths, strict=True)
         )
         parts.append(f"<div><h5>{title}</h5><ol>{''.join(rows)}</ol></div>")
     head = f'<h5>Value <span class="soft">lens {_html(lens)}, {facts}</span></h5>'
@@ -181,29 +185,31 @@ def _finish(run: Run, chart: Any, title: str) -> Chart:
 
 def layer(layer: Layer) -> str:
     """The cells with the largest coefficients, and what they say."""
-    run, number = layer.run, layer.index
+    run, place = layer.run, layer.index
     stats = run.stats
-    dead = int(np.count_nonzero(stats.active[number] == 0))
-    strongest = np.argsort(-stats.max[number], kind="stable")[:CELLS].tolist()
+    dead = int(np.count_nonzero(stats.active[place] == 0))
+    strongest = np.argsort(-stats.max[place], kind="stable")[:CELLS].tolist()
     said = next((values.Values(run, lens) for lens in values.available(run)), None)
     rows = []
     for index in strongest:
-        triggers = run.triggers(number, index)[:1]
+        triggers = run.triggers(place, index)[:1]
         fields = [
-            f"L{number}.{index}",
-            f"{stats.active_fraction[number, index]:.2%}",
-            f"{stats.max[number, index]:.3g}",
+            f"L{place}.{index}",
+            number(stats.active_fraction[place, index], ".2%"),
+            number(stats.max[place, index], ".3g"),
             "".join(f'<bdi class="line">{_tail(t)}</bdi>' for t in triggers) or "–",
         ]
         if said:
-            fields.append(" ".join(_token(token.piece) for token in said.promoted(number, index, 3)))
+            fields.append(" ".join(_token(token.piece) for token in said.promoted(place, index, 3)))
         rows.append(fields)
     head = ["cell", "fires on", "largest m", "strongest trigger", *(["promotes"] if said else [])]
     shown = f"The {len(rows)} of {run.cells:,} cells with the largest coefficients"
-    facts = f"fires on {stats.active_fraction[number].mean():.1%} of the prefixes on average; {dead:,} dead cells"
+    facts = (
+        f"fires on {number(stats.active_fraction[place].mean(), '.1%')} of the prefixes on average; {dead:,} dead cells"
+    )
     return _page(
-        f"<h4>Layer {number}</h4>",
-        f'<div class="soft">{_html(name(run))}, layer {number} of {run.layers}; {facts}. {shown}.</div>',
+        f"<h4>Layer {place}</h4>",
+        f'<div class="soft">{_html(name(run))}, layer {place} of {run.layers}; {facts}. {shown}.</div>',
         _table(head, rows),
     )
 
@@ -221,7 +227,7 @@ def layer_chart(layer: Layer) -> Chart:
     run, number = layer.run, layer.index
     fractions, largest = run.stats.active_fraction[number], run.stats.max[number]
     rows = [
-        {"cell": f"L{number}.{index}", "active": float(fraction), "largest": float(most)}
+        {"cell": f"L{number}.{index}", "active": output.plain(fraction), "largest": output.plain(most)}
         for index, (fraction, most) in enumerate(zip(fractions, largest, strict=True))
     ]
     dots = (

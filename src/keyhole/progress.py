@@ -14,11 +14,13 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from .output import printable
+
 
 def _progress(
     *columns: TextColumn | BarColumn | TaskProgressColumn | TimeRemainingColumn | TimeElapsedColumn,
 ) -> Progress:
-    console = Console(stderr=True)
+    console = Console(stderr=True, markup=False, emoji=False, highlight=False)
     return Progress(*columns, console=console, disable=not console.is_terminal)
 
 
@@ -27,10 +29,10 @@ class Bar:
 
     def __enter__(self) -> Bar:
         self._progress = _progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             TaskProgressColumn(),
-            TextColumn("{task.fields[rate]}"),
+            TextColumn("{task.fields[rate]}", markup=False),
             TimeRemainingColumn(),
         )
         self._task = self._progress.add_task("loading", total=None, rate="")
@@ -57,7 +59,7 @@ class Stages:
 
     def __enter__(self) -> Callable[[str, int], Callable[[int], None]]:
         self._progress = _progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             TaskProgressColumn(),
             TimeRemainingColumn(),
@@ -70,5 +72,5 @@ class Stages:
         self._progress.stop()
 
     def _begin(self, what: str, total: int) -> Callable[[int], None]:
-        task = self._progress.add_task(what, total=total)
+        task = self._progress.add_task(printable(what), total=total)
         return lambda done: self._progress.advance(task, done)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from . import corpus, manifest, trust
+from .checks import whole
 from .errors import CorpusError, RunError
 from .models import Model
 from .rerun import model_of
@@ -53,6 +54,7 @@ def verify(
     A scan runs units in batches, and sums of floats depend on the batch's shape: a difference of a few units in the last
     place is rounding; what `allowed` forbids is not.
     """
+    cells, seed = whole("cells", cells, 1), whole("seed", seed, 0)
     manifest.check_files(run.path, run.manifest, contents=True)
     config = ScanConfig.from_dict(run.manifest["config"])
     model = model_of(run, model, device=device or config.device, trust_remote_code=trust_remote_code)

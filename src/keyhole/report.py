@@ -8,14 +8,13 @@ report.save_figures(run)  → the charts as SVG or PNG files
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import vl_convert
 
-from . import __version__, page, show, store
+from . import __version__, output, page, show, store
 from . import figures as charts
 from .errors import RunError
 from .files import disk_errors, replace_file, subfolder
@@ -66,17 +65,13 @@ def _write(path: Path, content: bytes) -> None:
 def data(run: Run) -> dict[str, Any]:
     """Everything the page says, as one value that JSON can hold: what is not a number is null."""
     measured = Measured.read(run)
-    return {
-        "run": {"path": page.path(run), "model": show.name(run), "layers": run.layers, "cells": run.cells}
-        | {"corpus": run.manifest["corpus"], "keyhole": __version__},
-        "tables": {
-            name: None if rows is None else [{column: _plain(value) for column, value in row.items()} for row in rows]
-            for name, rows in measured.tables.items()
-        },
-        "notes": measured.notes,
-        "verdicts": {name: [asdict(verdict) for verdict in each] for name, each in measured.verdicts.items()},
-    }
-
-
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    found: dict[str, Any] = output.plain(
+        {
+            "run": {"path": page.path(run), "model": show.name(run), "layers": run.layers, "cells": run.cells}
+            | {"corpus": run.manifest["corpus"], "keyhole": __version__},
+            "tables": measured.tables,
+            "notes": measured.notes,
+            "verdicts": {name: [asdict(verdict) for verdict in each] for name, each in measured.verdicts.items()},
+        }
+    )
+    return found

@@ -14,9 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from . import manifest, store
-from .errors import UsageError
+from .errors import RunDamaged, UsageError
+from .output import printable
 from .vocabulary import Vocabulary
 
+SAFE_SUM = 2.0**62
+"""A sum of coefficients or of their squares below this fits its 64 bits, with half of them to spare for rounding."""
 _ADDRESS = re.compile(r"L(\d+)\.(\d+)")
 
 
@@ -42,10 +45,31 @@ class Stats:
 
     @property
     def active_fraction(self) -> Any:
-        return self.active / self.n
+        with np.errstate(invalid="ignore"):  # a shard without a prefix has none
+            return np.divide(self.active, self.n)
 
     def __getitem__(self, name: str) -> Any:
         return getattr(self, name)
+
+
+def moments(
+    sums: npt.NDArray[np.int64], extremes: npt.NDArray[np.float32], n: int
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Mean and standard deviation of `n` coefficients from their sums [..., (Σm, Σm²), (whole, fraction)] and extremes
+    [..., (largest, smallest)].
+
+    NaN where there is none, and where a sum could have left its 64 bits: the extremes, which are exact, bound both sums.
+    They bound both results too, whatever rounding did to the sums: with the range r = largest − smallest, the standard
+    deviation lies between r/√(2n) and r/2.
+    """
+    total, squares = (sums[..., i, 0] + sums[..., i, 1] * 2.0**-52 for i in (0, 1))
+    high, low = (extremes[..., i].astype(np.float64) for i in (0, 1))
+    largest = np.maximum(np.abs(high), np.abs(low))
+    if not n:
+        return np.full_like(high, np.nan), np.full_like(high, np.nan)
+    mean = np.where(n * largest < SAFE_SUM, np.clip(total / n, low, high), np.nan)
+    variance = np.where(n * largest**2 < SAFE_SUM, np.maximum(squares / n - mean**2, 0), np.nan)
+    return mean, np.clip(np.sqrt(variance), (high - low) / np.sqrt(2 * n), (high - low) / 2)
 
 
 @dataclass(frozen=True)
@@ -117,7 +141,7 @@ class Cell:
         return cell_chart(self)
 
     def __repr__(self) -> str:
-        return f"<keyhole.Cell {self.address} of {self.run.path}>"
+        return printable(f"<keyhole.Cell {self.address} of {self.run.path}>")
 
     def _repr_html_(self) -> str:
         from .notebook import cell
@@ -148,7 +172,7 @@ class Layer:
         return layer_chart(self)
 
     def __repr__(self) -> str:
-        return f"<keyhole.Layer {self.index} of {self.run.path}: {self.run.cells} cells>"
+        return printable(f"<keyhole.Layer {self.index} of {self.run.path}: {self.run.cells} cells>")
 
     def _repr_html_(self) -> str:
         from .notebook import layer
@@ -162,13 +186,14 @@ class Run:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.manifest = manifest.read(self.path)
-        manifest.check_files(self.path, self.manifest)
+        self._arrays = manifest.check_files(self.path, self.manifest)
         model = self.manifest["model"]
         self.layers, self.cells, self.signed = int(model["layers"]), int(model["cells"]), bool(model["signed"])
         self.top, self.context = int(self.manifest["config"]["top"]), int(self.manifest["config"]["context"])
 
     def _array(self, name: str) -> npt.NDArray[Any]:
-        return store.load_array(self.path, name)
+        """An array of the scan, mapped when the run was opened: a run that replaces this one on disk is not mixed with it."""
+        return self._arrays[name]
 
     # What was found, as arrays [layers, cells, top]
 
@@ -207,16 +232,13 @@ class Run:
     def stats(self) -> Stats:
         """Per cell: n, active (m > 0), mean, std, max, min."""
         n = int(self.manifest["corpus"]["scanned_prefixes"])
-        sums = self._array("sums").astype(np.float64)
-        total, squares = (sums[:, :, i, 0] + sums[:, :, i, 1] * 2.0**-52 for i in (0, 1))
-        extremes = np.asarray(self._array("extremes"))
-        with np.errstate(invalid="ignore"):  # an empty shard has no mean
-            mean, squares = total / n, squares / n
+        sums, extremes = self._array("sums"), np.asarray(self._array("extremes"))
+        mean, std = moments(sums, extremes, n)
         return Stats(
             n=np.full((self.layers, self.cells), n),
             active=np.asarray(self._array("active")),
             mean=mean,
-            std=np.sqrt(np.maximum(squares - mean**2, 0)),
+            std=std,
             max=extremes[:, :, 0],
             min=extremes[:, :, 1],
         )
@@ -270,6 +292,9 @@ class Run:
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
+        name = store.tokenizer_file(self.path).name
+        if why := store.problem(self.path, name, [self.manifest["files"][name]], True):
+            raise RunDamaged(f"{self.path} was damaged or replaced since it was opened: {why}. Open it again.")
         return Vocabulary(store.tokenizer_file(self.path))
 
     @cached_property
@@ -327,6 +352,5 @@ class Run:
         return sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file())
 
     def __repr__(self) -> str:
-        return (
-            f"<keyhole.Run {self.path}: {self.manifest['model']['source']}, {self.layers} layers × {self.cells} cells>"
-        )
+        source = self.manifest["model"]["source"]
+        return printable(f"<keyhole.Run {self.path}: {source}, {self.layers} layers × {self.cells} cells>")

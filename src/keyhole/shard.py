@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import gc
 import math
-import operator
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ import numpy.typing as npt
 import torch
 
 from .ahead import ahead
+from .checks import whole
 from .corpus import UNITS
 from .errors import ModelError, OutOfMemory, UsageError
 from .kernels import AnyIndex, make_index
@@ -52,22 +52,9 @@ class ScanConfig:
     shard: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
-        def whole(name: str, least: int) -> None:
-            value = getattr(self, name)
-            if value is None:
-                return
-            try:
-                number = -1 if isinstance(value, bool) else operator.index(value)  # numpy's integers, too
-            except TypeError:
-                number = -1
-            if not least <= number <= LARGEST_OPTION:
-                raise UsageError(
-                    f"{name} is {value!r:.60}; it must be a whole number from {least} to {LARGEST_OPTION:,}."
-                )
-            object.__setattr__(self, name, number)
-
         for name, least in (("top", 1), ("context", 2), ("max_tokens", 1), ("batch_tokens", 1)):
-            whole(name, least)
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, whole(name, getattr(self, name), least, LARGEST_OPTION))
         if self.per not in PER:
             raise UsageError(f"per is '{self.per}'; it must be one of {', '.join(PER)}.")
         try:

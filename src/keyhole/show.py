@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import csv
 import io
-import json
+import math
 import os
-import unicodedata
 from typing import Any
 
 import numpy as np
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, Group, RenderableType, RenderHook, RenderResult
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from . import store, values
+from . import output, store, values
+from .output import printable
 from .run import Cell, Run, Trigger
 
 CONTEXT_CHARACTERS = 64
 
 
-def printable(text: str) -> str:
-    """Corpus text made harmless for a terminal: line ends and control characters become visible signs."""
-    named = {"\n": "⏎", "\r": "␍", "\t": "⇥"}
-    return "".join(named.get(c, "�" if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co") else c) for c in text)
+def number(value: float, form: str) -> str:
+    """A number as text; a dash if there is none to show (NaN, ±∞)."""
+    return format(value, form) if math.isfinite(value) else "–"
 
 
 def name(run: Run) -> str:
@@ -35,10 +35,10 @@ def name(run: Run) -> str:
 def cell(cell: Cell, *, limit: int | None = None) -> RenderableType:
     """A cell: statistics, then its triggers, the last token marked, the next token behind the arrow."""
     run, stats = cell.run, cell.stats
-    head = Text.assemble((cell.address, "bold"), f"   {name(run)}, layer {cell.layer} of {run.layers}")
+    head = Text.assemble((cell.address, "bold"), f"   {printable(name(run))}, layer {cell.layer} of {run.layers}")
+    said = "   ".join(f"{each} {number(stats[each], '.3g')}" for each in ("mean", "std", "max", "min"))
     numbers = Text(
-        f"fires on {stats.active_fraction:.2%} of {stats.n:,} prefixes   mean {stats.mean:.3g}   std {stats.std:.3g}   "
-        f"max {stats.max:.3g}   min {stats.min:.3g}",
+        f"fires on {number(stats.active_fraction, '.2%')} of {stats.n:,} prefixes   {said}",
         style="dim",
     )
     parts: list[RenderableType] = [head, numbers, Text(), *value(cell)]
@@ -62,7 +62,8 @@ def value(cell: Cell, *, limit: int = 10) -> list[RenderableType]:
         head = Text.assemble(
             (f"value, lens {lens}", "bold"),
             (
-                f"   norm {said.norms[at]:.3g}   max p {said.max_prob[at]:.2%}   entropy {said.entropy[at]:.2f} nats",
+                f"   norm {number(said.norms[at], '.3g')}   max p {number(said.max_prob[at], '.2%')}"
+                f"   entropy {number(said.entropy[at], '.2f')} nats",
                 "dim",
             ),
         )
@@ -74,13 +75,15 @@ def value(cell: Cell, *, limit: int = 10) -> list[RenderableType]:
         table.add_row("agreement", _agreement(cell, said))
         parts += [head, table]
     if parts and (near := values.similar(run, *at)):
-        listed = "   ".join(f"{other.address} {other.cosine:.2f}" for other in near)
+        listed = "   ".join(f"{other.address} {number(other.cosine, '.2f')}" for other in near)
         parts.append(Text.assemble("similar values (cosine)  ", listed))
     return [*parts, Text()] if parts else []
 
 
 def _said(tokens: list[values.Said]) -> Text:
-    return Text("  ").join([Text.assemble(quoted(said.piece), (f" {said.logit:.2f}", "dim")) for said in tokens])
+    return Text("  ").join(
+        [Text.assemble(quoted(said.piece), (f" {number(said.logit, '.2f')}", "dim")) for said in tokens]
+    )
 
 
 def _agreement(cell: Cell, said: values.Values) -> str:
@@ -118,9 +121,9 @@ def token(said: values.Values, token: int, limit: int) -> RenderableType:
             others = said.promoted(*at, 6) if verb == "promote" else said.demoted(*at, 6)
             table.add_row(
                 speaker.address,
-                f"{speaker.logit:.3f}",
+                number(speaker.logit, ".3f"),
                 str(speaker.rank),
-                f"{said.max_prob[at]:.2%}",
+                number(said.max_prob[at], ".2%"),
                 Text(" ".join(quoted(other.piece) for other in others)),
             )
         parts += [table, Text()] if speakers else [Text(f"no value has {piece} among the tokens it {verb}s most\n")]
@@ -131,30 +134,45 @@ def rows(table: list[dict[str, Any]], note: str | None = None) -> RenderableType
     """Rows as a table; the note below says what they were measured on."""
     shown = Table(box=None, padding=(0, 1))
     for column, kind in ((c, type(v)) for c, v in (table[0] if table else {}).items()):
-        shown.add_column(column, justify="left" if kind is str else "right", no_wrap=kind is not str, overflow="fold")
+        shown.add_column(
+            printable(column), justify="left" if kind is str else "right", no_wrap=kind is not str, overflow="fold"
+        )
     for row in table:
         shown.add_row(*(Text(_plain(value)) for value in row.values()))
-    return Group(shown, *([Text(note, style="dim")] if note else [])) if table else Text("no rows", style="italic")
+    return (
+        Group(shown, *([Text(printable(note), style="dim")] if note else []))
+        if table
+        else Text("no rows", style="italic")
+    )
 
 
 def _plain(value: Any) -> str:
+    value = output.plain(value)
     if value is None:
         return "–"
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-    return printable(value) if isinstance(value, str) else str(value)
+    return printable(str(value))
 
 
-def as_csv(table: list[dict[str, Any]]) -> str:
-    """A line of names, then the rows; text is quoted, for a token may be a line end."""
+def as_csv(table: list[dict[str, Any]], *, on_terminal: bool = False) -> str:
+    """A line of names, then the rows; text is quoted, for a token may be a line end. A terminal gets it made visible."""
     out = io.StringIO()
-    out.write(",".join(table[0]) + "\n" if table else "")
-    csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC).writerows(row.values() for row in table)
+    names, fields = list(table[0]) if table else [], [[_field(value) for value in row.values()] for row in table]
+    if on_terminal:
+        names = [printable(name) for name in names]
+        fields = [[printable(value) if isinstance(value, str) else value for value in row] for row in fields]
+    if names:
+        csv.writer(out, lineterminator="\n").writerow(names)
+    csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC).writerows(fields)
     return out.getvalue()
 
 
-def as_json(table: list[dict[str, Any]]) -> str:
-    return json.dumps(table, ensure_ascii=False, indent=1, default=str) + "\n"
+def _field(value: Any) -> Any:
+    """A value of a row: lists and records as JSON, as they have no form in CSV."""
+    if value is None or isinstance(value, (int, float, str)):
+        return value
+    return output.as_json(value) if isinstance(value, (list, tuple, dict)) else str(output.plain(value))
 
 
 def _triggers(title: str, triggers: list[Trigger]) -> RenderableType:
@@ -170,7 +188,7 @@ def _triggers(title: str, triggers: list[Trigger]) -> RenderableType:
         last = printable(trigger.tokens[-1])
         follows = "∎" if trigger.next_token is None else "→ " + printable(trigger.next_token)
         table.add_row(
-            f"{trigger.coefficient:.3f}",
+            number(trigger.coefficient, ".3f"),
             Text.assemble(before, "[", (last, "bold reverse"), "]"),
             Text(follows),
             f"×{trigger.count}" if trigger.count > 1 else "",
@@ -182,29 +200,28 @@ def info(run: Run) -> RenderableType:
     """What was scanned, and how its cells fare."""
     manifest = run.manifest
     model, corpus, config = manifest["model"], manifest["corpus"], manifest["config"]
-    log = store.read_log(run.path)
     facts = Table(box=None, show_header=False, padding=(0, 1))
     facts.add_column(style="bold")
     facts.add_column(overflow="fold")
-    revision = f" @ {model['revision'][:12]}" if model["revision"] else ""
+    family, unit, per, dtype, device = (
+        printable(str(value))
+        for value in (model["family"], config["unit"], config["per"], config["dtype"], config["device"])
+    )
+    revision = f" @ {printable(str(model['revision'])[:12])}" if model["revision"] else ""
     sides = "both signs" if run.signed else "never negative"
     shard = "" if config["shard"] is None else f"   shard {config['shard'][0]}/{config['shard'][1]}"
     longer = f", {corpus['split_units']:,} longer than the context and split" if corpus["split_units"] else ""
     empty = f", {corpus['empty_units']:,} without a token" if corpus["empty_units"] else ""
     held = f", {corpus['held_out_units']:,} held out of the scan" if corpus.get("held_out_units") else ""
     short = " (ended by --max-tokens)" if corpus["truncated"] else ""
-    facts.add_row("run", f"{run.path}{shard}")
-    facts.add_row("model", f"{name(run)}{revision}")
-    facts.add_row(
-        "", f"{model['family']}, {run.layers} layers × {run.cells:,} cells = {run.layers * run.cells:,}; {sides}"
-    )
-    facts.add_row("corpus", ", ".join(map(printable, corpus["sources"])) + short)
-    facts.add_row("", f"{corpus['documents']:,} documents, {corpus['units']:,} {config['unit']}s{longer}{empty}{held}")
+    facts.add_row("run", f"{printable(str(run.path))}{shard}")
+    facts.add_row("model", f"{printable(name(run))}{revision}")
+    facts.add_row("", f"{family}, {run.layers} layers × {run.cells:,} cells = {run.layers * run.cells:,}; {sides}")
+    facts.add_row("corpus", ", ".join(printable(str(source)) for source in corpus["sources"]) + short)
+    facts.add_row("", f"{corpus['documents']:,} documents, {corpus['units']:,} {unit}s{longer}{empty}{held}")
     facts.add_row("", f"{corpus['tokens']:,} tokens, {corpus['distinct_prefixes']:,} distinct prefixes")
-    facts.add_row(
-        "scan", f"top {run.top} per {config['per']}, context {run.context}, {config['dtype']} on {config['device']}"
-    )
-    if seconds := log.get("seconds", {}).get("scan"):
+    facts.add_row("scan", f"top {run.top} per {per}, context {run.context}, {dtype} on {device}")
+    if seconds := _seconds(store.read_log(run.path)):
         facts.add_row("", f"{seconds:,.0f} s, {corpus['scanned_prefixes'] / max(seconds, 1e-9):,.0f} prefixes a second")
     facts.add_row("on disk", f"{run.size / 1e6:,.1f} MB")
 
@@ -216,15 +233,44 @@ def info(run: Run) -> RenderableType:
         layers.add_row(
             str(layer),
             f"{np.count_nonzero(stats.active[layer] == 0):,}",
-            f"{stats.active_fraction[layer].mean():.1%}",
-            f"{stats.max[layer].max():.3g}",
+            number(stats.active_fraction[layer].mean(), ".1%"),
+            number(stats.max[layer].max(), ".3g"),
         )
     dead = run.dead
     named = Text("dead cells: " + (", ".join(dead[:12]) + (" …" if len(dead) > 12 else "") if dead else "none"))
     return Group(facts, Text(), layers, Text(), named)
 
 
+def _seconds(log: dict[str, Any]) -> float:
+    """How long the scan took, as log.json says; 0 if it does not. Nothing checks that file, so it may say anything."""
+    seconds = log.get("seconds")
+    found = seconds.get("scan") if isinstance(seconds, dict) else None
+    plausible = isinstance(found, (int, float)) and 0 < found < 1e12
+    return float(found) if found is not None and plausible else 0.0
+
+
+class _Harmless(RenderHook):
+    """The last look at what a console prints: a control character that came this far becomes visible. Rich's own sequences
+    (colour, weight) are made after it."""
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [_Seen(renderable) for renderable in renderables]
+
+
+class _Seen:
+    def __init__(self, inner: ConsoleRenderable) -> None:
+        self.inner = inner
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for text, style, control in console.render(self.inner, options):
+            yield Segment(text if control else output.harmless(text), style, control)
+
+
 def console() -> Console:
-    """Where output goes: as wide as the terminal, and at a width that suits a table where there is none."""
-    out = Console(highlight=False, soft_wrap=False)
-    return out if out.is_terminal else Console(highlight=False, soft_wrap=False, width=140)
+    """Where output goes: as wide as the terminal, and at a width that suits a table where there is none. Nothing that is
+    printed acts as markup, as a code for an emoji or as a control character."""
+    options: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False, "soft_wrap": False}
+    out = Console(**options)
+    out = out if out.is_terminal else Console(**options, width=140)
+    out.push_render_hook(_Harmless())
+    return out

@@ -244,8 +244,13 @@ def query(path: Path, sql: str) -> list[dict[str, Any]]:
     with connect(path) as db:
         try:
             result = db.execute(sql)
-            if result is None or result.description is None:
-                raise UsageError('The query asks for nothing. Give one, as in "select * from agreement".')
+            if result is None:  # nothing but white space and comments
+                raise UsageError("The query asks for nothing. Write one that selects, as in: select * from agreement")
+            columns = [column[0] for column in result.description or []]
+            if twice := sorted({name for name in columns if columns.count(name) > 1}):
+                raise UsageError(
+                    f"The query has several columns of the name '{twice[0]}', and a row holds one. Name them with AS."
+                )
             return _rows(result)
         except duckdb.Error as error:
             raise UsageError(f"The query failed: {error}") from None

@@ -29,6 +29,7 @@ BFLOAT16, FLOAT16, FLOAT32 = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 EMPTY = tl.constexpr(UNFILLED)
 LOWEST, HIGHEST = tl.constexpr(-(2**31)), tl.constexpr(2**31 - 1)
 FRACTION_ONE, FRACTION_BITS, FRACTION_MASK = tl.constexpr(2.0**52), tl.constexpr(52), tl.constexpr((1 << 52) - 1)
+MOST = tl.constexpr(2.0**62)
 PARTIALS = 5
 """What a program leaves for each cell: sum, sum of squares, active count, largest, smallest."""
 
@@ -293,6 +294,7 @@ def _combine(best, new, units, unit_count, steps, GROUPED: tl.constexpr):
 @triton.jit
 def _add_exactly(sums, addend, mask):
     """`kernels.add_exactly`: floats to whole and fraction, added as integers."""
+    addend = tl.where(addend != addend, 0.0, tl.minimum(tl.maximum(addend, -MOST), MOST))
     whole = tl.floor(addend)
     fraction = ((addend - whole) * FRACTION_ONE).to(tl.int64) + tl.load(sums + 1, mask=mask, other=0)
     whole = whole.to(tl.int64) + tl.load(sums, mask=mask, other=0) + (fraction >> FRACTION_BITS)

@@ -18,7 +18,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from .. import store, tables
+from .. import manifest, store, tables
+from ..checks import whole
 from ..errors import RunError, UsageError
 from ..lens import Head, check_lens
 from ..models import SPLIT, Model
@@ -76,12 +77,11 @@ def analyze(
     lenses = [check_lens(name) for name in dict.fromkeys([lens] if isinstance(lens, str) else lens)]
     if not lenses:
         raise UsageError("No lens was named. The lenses are: raw, norm.")
-    for name, value in (("samples", samples), ("cells", cells)):
-        if value < 1:
-            raise UsageError(f"{name} is {value}; it must be at least 1.")
+    samples, cells, seed = whole("samples", samples, 1), whole("cells", cells, 1), whole("seed", seed, 0)
     path = run.path if isinstance(run, Run) else Path(run)
-    if not path.is_dir():
-        Run(path)
+    about = manifest.read(path)
+    if isinstance(run, Run) and run.manifest["checksum"] != about["checksum"]:
+        raise RunError(f"Another run stands at {path} now. Open it again, and analyze that.")
     with store.locked(path):
         store.drop_damaged(path)
         run = run if isinstance(run, Run) else Run(path)

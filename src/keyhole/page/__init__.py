@@ -21,7 +21,7 @@ import altair
 import jinja2
 from markupsafe import Markup
 
-from .. import __version__, figures, paper, show, verdicts
+from .. import __version__, figures, output, paper, show, verdicts
 from ..demo import worth_showing
 from ..measured import Measured
 from ..paper import Finding
@@ -68,7 +68,7 @@ def render(measured: Measured) -> str:
 
 def _harmless(value: Any) -> Any:
     """Control and direction characters become visible signs; markup of our own passes."""
-    return show.printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return output.printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _ours(text: str, lower: bool = False) -> str:
@@ -103,7 +103,7 @@ def _hash(script: str) -> str:
 
 def _embedded(value: Any) -> str:
     """JSON that can stand inside a script element: nothing in it can end the element or begin another."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(output.plain(value), separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
@@ -232,7 +232,7 @@ def _numbers(figure: str, rows: list[Row]) -> tuple[list[str], list[list[str]]]:
 
 
 def _number(value: Any) -> str:
-    if value is None or (isinstance(value, float) and math.isnan(value)):
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return "–"
     if isinstance(value, float):
         small = 0 < abs(value) < 0.001

@@ -12,6 +12,7 @@ from urllib.parse import quote
 import uvicorn
 
 from ..errors import UsageError
+from ..output import printable, say
 from ..run import Run
 from .app import create, warming
 from .contract import Explorer
@@ -67,7 +68,7 @@ def serve(
             app, log_level="warning", ws="none", access_log=False, server_header=False, timeout_graceful_shutdown=3
         )
     )
-    print(f"{run.path}: {url}   (Ctrl-C ends)", flush=True)
+    say(f"{printable(str(run.path))}: {url}   (Ctrl-C ends)", flush=True)
     if browse:
         threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
     with listening, contextlib.suppress(KeyboardInterrupt), warming(explorer):

@@ -1,0 +1,136 @@
+"""What the commands write: text in which nothing acts, and JSON that any reader takes.
+
+Names, tokens, notes and paths come from corpora, models and runs that others wrote. A terminal obeys control characters,
+so none that was read from there reaches it: `printable` makes them visible. Data for a file or a pipe stay as they are.
+Imports nothing heavy: errors and --help need it too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import sys
+import unicodedata
+import warnings
+from typing import Any, TextIO
+
+ACTING = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
+"""Unicode's categories of control, format (bidi, zero width), surrogate, private, line and paragraph separator."""
+_NAMED = {"\n": "⏎", "\r": "␍", "\t": "⇥"}
+
+
+# Text
+
+
+def printable(text: str) -> str:
+    """Text of others made harmless, on one line: line ends and control characters become visible signs."""
+    return "".join(_NAMED.get(c, "�" if unicodedata.category(c) in ACTING else c) for c in text)
+
+
+def harmless(text: str) -> str:
+    """The same for a message of several lines: its line ends stay."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def say(text: str = "", *, flush: bool = False) -> None:
+    """A message on standard output."""
+    print(harmless(text), flush=flush)
+
+
+def complain(text: str) -> None:
+    """A message on standard error; if nobody can read it any more, that is no error of its own."""
+    with contextlib.suppress(OSError, ValueError):
+        print(harmless(text), file=sys.stderr, flush=True)
+
+
+# Data
+
+
+def plain(value: Any) -> Any:
+    """A value that JSON can hold: a number that is none (NaN, ±∞) is null, bytes are written in hexadecimal, and what JSON
+    has no type for (dates, decimals, identifiers) is its text."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key if isinstance(key, str) else str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    if isinstance(value, (bytes, bytearray)):
+        return value.hex()
+    if callable(item := getattr(value, "item", None)):  # a number of numpy's
+        return plain(item())
+    return str(value)
+
+
+def as_json(value: Any, *, indent: int | None = None, to: TextIO | None = None) -> str:
+    """Strict JSON, for the stream `to`: on a terminal every character that acts is escaped, and if the stream's encoding
+    lacks a character all but ASCII is."""
+    value = plain(value)
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
+    if to is not None and not _takes(to, text):
+        return json.dumps(value, allow_nan=False, indent=indent)
+    return "".join(map(_escaped, text)) if to is not None and to.isatty() else text
+
+
+def _takes(stream: TextIO, text: str) -> bool:
+    try:
+        text.encode(stream.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _escaped(character: str) -> str:
+    """A character as JSON writes it; one that acts (it can only stand in a string) as an escape."""
+    acts = character != "\n" and unicodedata.category(character) in ACTING
+    return json.dumps(character)[1:-1] if acts else character
+
+
+def put_json(value: Any, *, indent: int | None = None) -> None:
+    """A value on standard output, as JSON."""
+    sys.stdout.write(as_json(value, indent=indent, to=sys.stdout) + "\n")
+
+
+# The streams of a process
+
+
+def prepare() -> None:
+    """Make standard output and error take any text.
+
+    What a stream's encoding lacks is written as an escape. A stream that was closed before the start (`>&-`) leads nowhere:
+    its number is taken, so that no file that is opened later gets it and with it what libraries print.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is the closed one's
+            os.set_inheritable(nowhere, True)
+            setattr(sys, name, open(nowhere, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - open to the end
+        elif mode == "w" and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    warnings.formatwarning = _warning
+
+
+def _warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """A warning as Python writes it, on one line and harmless: it may quote what was read."""
+    return harmless(f"{filename}:{lineno}: {category.__name__}: {message}") + "\n"
+
+
+def flush() -> OSError | None:
+    """Write what waits in both streams. None, or why it could not be written: then the rest is dropped, because Python would
+    try again, and complain, as it ends."""
+    failed = None
+    for stream in (sys.stderr, sys.stdout):
+        try:
+            stream.flush()
+        except OSError as error:
+            failed = error
+            with contextlib.suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    return failed
