@@ -381,6 +381,10 @@ def tables_file(path: Path) -> Path:
     return path / "tables.duckdb"
 
 
+def analyses_file(path: Path) -> Path:
+    return path / "analyses.json"
+
+
 # What the analyses add
 
 

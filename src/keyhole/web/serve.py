@@ -14,8 +14,9 @@ import uvicorn
 from ..errors import UsageError
 from ..run import Run
 from .app import create, warming
-from .contract import Explorer
-from .guard import token_for
+from .connection import LARGEST_HEADERS, LONGEST_IDLE, Connection
+from .guard import Guard, token_for
+from .served import Served
 
 _TAKEN = (errno.EADDRINUSE, errno.EACCES)
 PORTS = 50
@@ -46,6 +47,22 @@ def address(host: str, port: int) -> str:
     return f"http://{host}:{port}/"
 
 
+def configured(app: Guard) -> uvicorn.Config:
+    """How uvicorn runs the app: on bounded connections, silent about what clients do wrong."""
+    return uvicorn.Config(
+        app,
+        http=Connection,
+        ws="none",
+        lifespan="off",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=LONGEST_IDLE,
+        timeout_graceful_shutdown=3,
+        h11_max_incomplete_event_size=LARGEST_HEADERS,
+    )
+
+
 def serve(
     run: Run, *, host: str = "127.0.0.1", port: int = 8765, browse: bool = True, token: str | None = None
 ) -> None:
@@ -53,15 +70,10 @@ def serve(
     token = token_for(host, token)
     listening = bind(host, port)
     url = address(host, listening.getsockname()[1]) + (f"?token={quote(token, safe='')}" if token else "")
-    explorer = Explorer(run, live=True)
-    app = create(run, host=host, token=token, explorer=explorer)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app, log_level="warning", ws="none", access_log=False, server_header=False, timeout_graceful_shutdown=3
-        )
-    )
+    served = Served(run)
+    server = uvicorn.Server(configured(create(run, host=host, token=token, served=served)))
     print(f"{run.path}: {url}   (Ctrl-C ends)", flush=True)
     if browse:
         threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
-    with listening, contextlib.suppress(KeyboardInterrupt), warming(explorer):
+    with listening, contextlib.suppress(KeyboardInterrupt), warming(served.explorer):
         server.run([listening])
