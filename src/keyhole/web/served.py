@@ -11,7 +11,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +37,11 @@ class Opened:
     run: Run
     explorer: Explorer
     live: Live
+    manifest: Stamp
+    """the manifest it was opened with; None if it may be another one"""
+    analyses: Stamp
+    turn: int
+    """how often the directory had become another one before; new analyses do not count"""
 
     @property
     def checksum(self) -> str:
@@ -48,17 +53,18 @@ class Served:
 
     def __init__(self, run: Run, *, model: Model | None = None, read: Read | None = None) -> None:
         self.path = run.path
-        self._file = run.path / "manifest.json"
+        self._manifest, self._analyses = run.path / "manifest.json", store.analyses_file(run.path)
         self._lock = threading.Lock()
-        self._analyses = _stamp(store.analyses_file(self.path))
-        self._manifest = _stamp(self._file)
-        self._opened = Opened(run, Explorer(run, live=True), Live(run, model=model, read=read))
+        self._known: tuple[Stamp, str] = (None, "")
+        """the manifest that was read last, and its checksum"""
         self._unusable = ""
         """why the run that took this one's place cannot be opened"""
-        self._known: tuple[Stamp, str] = (None, "")
-        """the manifest that was read last, and what it says"""
-        if self._found(self._manifest) != self._opened.checksum:  # replaced since it was opened
-            self._manifest = None
+        manifest, analyses = _stamp(self._manifest), _stamp(self._analyses)
+        if self._found(manifest) != run.manifest["checksum"]:  # replaced since it was opened
+            manifest = None
+        self._opened = Opened(
+            run, Explorer(run, live=True), Live(run, model=model, read=read), manifest, analyses, turn=0
+        )
 
     @property
     def explorer(self) -> Explorer:
@@ -79,26 +85,28 @@ class Served:
     def now(self, named: str | None) -> Opened:
         """What is served, if the request means it and it is still there; opened again if there are new analyses."""
         with self._lock:
-            self._refuse_changed(named, "Nothing was saved.")
-            stamp, analyses = _stamp(self._file), _stamp(store.analyses_file(self.path))
-            if (stamp, analyses) != (self._manifest, self._analyses):
-                with contextlib.suppress(KeyholeError, OSError):  # what was open is of the same run: it goes on
+            manifest, analyses = self._check(named, "Nothing was saved."), _stamp(self._analyses)
+            was = self._opened
+            if (manifest, analyses) != (was.manifest, was.analyses):
+                with contextlib.suppress(KeyholeError, OSError):  # what is open is of the same run: it goes on
                     run = Run(self.path)
-                    if run.manifest["checksum"] == self._opened.checksum:
-                        self._opened = Opened(run, Explorer(run, live=True), self._opened.live)
-                        self._manifest, self._analyses = stamp, analyses
+                    if run.manifest["checksum"] == was.checksum:
+                        turn = was.turn + (manifest != was.manifest)
+                        self._opened = Opened(run, Explorer(run, live=True), was.live, manifest, analyses, turn)
             return self._opened
 
     def still(self, opened: Opened) -> None:
-        """Refuse a request during which the run was replaced or went away."""
+        """Refuse a request during which the run was replaced or went away, or was another one for a while."""
+        saved = "It happened during this request: nothing of it counts as saved."
         with self._lock:
-            self._refuse_changed(opened.checksum, "It happened during this request: nothing of it counts as saved.")
+            if self._check(opened.checksum, saved) != opened.manifest or self._opened.turn != opened.turn:
+                raise self._changed(saved)
 
     def reopen(self) -> None:
         """Serve the run that is at the path now, if it can be opened."""
         with self._lock:
-            stamp, analyses = _stamp(self._file), _stamp(store.analyses_file(self.path))
-            if stamp is None or self._found(stamp) == self._opened.checksum:
+            manifest, analyses, was = _stamp(self._manifest), _stamp(self._analyses), self._opened
+            if manifest is None or self._found(manifest) == was.checksum:
                 return
             try:
                 run = Run(self.path)
@@ -107,32 +115,30 @@ class Served:
                 self._unusable = f" It cannot be opened: {error}"
                 return
             self._unusable = ""
-            self._opened = Opened(run, explorer, self._opened.live.of(run))
-            self._manifest, self._analyses = stamp, analyses
+            self._opened = Opened(run, explorer, was.live.of(run), manifest, analyses, was.turn + 1)
 
-    def _refuse_changed(self, named: str | None, saved: str) -> None:
-        stamp = _stamp(self._file)
-        if stamp is None:
-            self._manifest = None  # what comes back is opened anew
-            raise Refused(
-                410,
-                "run_gone",
-                f"There is no run at {self.path} any more: it was moved, deleted, or made unreadable. {saved}",
-            )
-        here = self._opened.checksum
-        if stamp != self._manifest and self._found(stamp) != here:
-            self._manifest = None
-            message = (
-                f"The run at {self.path} was replaced by another one. {saved} Reload the page to see what is there."
-            )
-            raise Refused(409, "run_changed", message + self._unusable)
-        if named is not None and named != here:
+    def _check(self, named: str | None, saved: str) -> Stamp:
+        """The manifest that is there, if it is that of the run which is served and meant."""
+        manifest, was = _stamp(self._manifest), self._opened
+        if manifest is None:
+            self._opened = replace(was, manifest=None, turn=was.turn + 1)  # what comes back is opened anew
+            message = f"There is no run at {self.path} any more: it was moved, deleted, or made unreadable. {saved}"
+            raise Refused(410, "run_gone", message)
+        if manifest != was.manifest and self._found(manifest) != was.checksum:
+            self._opened = replace(was, manifest=None, turn=was.turn + 1)
+            raise self._changed(saved)
+        if named is not None and named != was.checksum:
             message = f"This page shows a run that is no longer served from {self.path}. {saved} Reload the page."
             raise Refused(409, "run_changed", message)
+        return manifest
+
+    def _changed(self, saved: str) -> Refused:
+        message = f"The run at {self.path} was replaced by another one. {saved} Reload the page to see what is there."
+        return Refused(409, "run_changed", message + self._unusable)
 
     def _found(self, stamp: Stamp) -> str:
         """The checksum of the run that is there; nothing if its manifest cannot be read."""
-        if stamp is None or self._known[0] != stamp:
+        if self._known[0] != stamp:
             found = ""
             with contextlib.suppress(RunError, OSError):
                 found = str(store.read_manifest(self.path)["checksum"])
