@@ -239,7 +239,7 @@ async def _http(request: Request, error: Exception) -> Response:
     """What the router itself refuses."""
     assert isinstance(error, HTTPException)
     code = {404: "not_found", 405: "not_allowed"}.get(error.status_code, "refused")
-    refused = Refused(error.status_code, code, f"{error.detail}: {request.method} {request.url.path:.200}")
+    refused = Refused(error.status_code, code, f"{error.detail}: {request.method} {request.scope['path']:.200}")
     refused.headers |= dict(error.headers or {})
     return refused.response()
 

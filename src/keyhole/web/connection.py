@@ -20,7 +20,7 @@ from .guard import HEADERS
 
 SLOWEST_HEADERS = 10.0
 """Seconds until the headers of a request must be there: after the connection was made, or after the last answer."""
-LONGEST_IDLE = 5
+LONGEST_IDLE = 5.0
 """Seconds for which a connection is kept after an answer without a further byte from its client."""
 SLOWEST_READER = 20.0
 """Seconds in which a client must have taken some of its answer."""
@@ -52,6 +52,7 @@ class Connection(H11Protocol):
         # what a client sends wrong is its own business: a flood of it must not fill the terminal; our own failures are told
         self.logger = logging.getLogger("uvicorn.error.keyhole")
         self.logger.setLevel(logging.ERROR)
+        self.timeout_keep_alive = LONGEST_IDLE  # type: ignore[assignment]
         self._since: float | None = None
         """since when a whole request is being waited for; None while one is being answered"""
         self._unread, self._read_at = 0, 0.0

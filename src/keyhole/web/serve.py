@@ -14,7 +14,7 @@ import uvicorn
 from ..errors import UsageError
 from ..run import Run
 from .app import create, warming
-from .connection import LARGEST_HEADERS, LONGEST_IDLE, Connection
+from .connection import LARGEST_HEADERS, Connection
 from .guard import Guard, token_for
 from .served import Served
 
@@ -57,7 +57,6 @@ def configured(app: Guard) -> uvicorn.Config:
         log_level="warning",
         access_log=False,
         server_header=False,
-        timeout_keep_alive=LONGEST_IDLE,
         timeout_graceful_shutdown=3,
         h11_max_incomplete_event_size=LARGEST_HEADERS,
     )
