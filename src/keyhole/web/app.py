@@ -225,6 +225,8 @@ def _object(body: bytes) -> dict[str, Any]:
         raise Refused(422, "wrong_value", "The request must be a JSON object.")
     try:
         json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError:
+        raise Refused(400, "bad_json", "The request is nested too deeply.") from None
     except UnicodeEncodeError:
         raise Refused(422, "wrong_value", "The request has half a character (a lone surrogate) in a text.") from None
     return value
