@@ -88,10 +88,19 @@ def _parse(number: int, value: Any) -> Edit:
             f"The positions of edit {number} are {_short(positions)}; they must be a list of at least one, or null for everywhere."
         )
     places = [_whole(f"a position of edit {number}", place) for place in positions]
-    if len(set(places)) < len(places):
-        double = next(place for place in places if places.count(place) > 1)
+    if (double := _double(places)) is not None:
         raise UsageError(f"The positions of edit {number} name {double} twice. Keep one.")
     return Edit(layer, cell, float(scale), tuple(sorted(places)))
+
+
+def _double(places: Sequence[int]) -> int | None:
+    """The first number that is there twice, found in one pass: lists of positions come from strangers."""
+    seen: set[int] = set()
+    for place in places:
+        if place in seen:
+            return place
+        seen.add(place)
+    return None
 
 
 def _whole(what: str, value: Any) -> int:
@@ -235,9 +244,11 @@ def _register(model: Model, edits: Sequence[Edit], starts: int | None) -> Iterat
             model.family.layers.rpartition(".")[0]
         )  # what the blocks stand in takes the ids
         yield blocks.register_forward_pre_hook(_looker(model, now, starts), with_kwargs=True)
-    for layer in sorted({edit.layer for edit in edits}):
-        inside = [edit for edit in edits if edit.layer == layer]
-        yield model.downs[layer].register_forward_pre_hook(_scaler(inside, now), prepend=True)
+    inside: dict[int, list[Edit]] = {}
+    for edit in edits:
+        inside.setdefault(edit.layer, []).append(edit)
+    for layer in sorted(inside):
+        yield model.downs[layer].register_forward_pre_hook(_scaler(inside[layer], now), prepend=True)
 
 
 def _looker(model: Model, now: _Sequences, starts: int | None) -> Callable[..., None]:
@@ -259,13 +270,14 @@ def _looker(model: Model, now: _Sequences, starts: int | None) -> Callable[..., 
 
 def _scaler(edits: Sequence[Edit], now: _Sequences) -> Callable[..., tuple[Any, ...]]:
     cells = sorted({edit.cell for edit in edits})
+    slots = {cell: slot for slot, cell in enumerate(cells)}
     everywhere = [1.0] * len(cells)
     chosen = []
     for edit in edits:
         if edit.positions is None:
-            everywhere[cells.index(edit.cell)] = edit.scale
+            everywhere[slots[edit.cell]] = edit.scale
         else:
-            chosen.append((cells.index(edit.cell), edit.scale, list(edit.positions)))
+            chosen.append((slots[edit.cell], edit.scale, list(edit.positions)))
 
     def scale(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         x: Tensor = args[0]

@@ -29,8 +29,9 @@ from ..run import Run
 from .answers import Refused, fresh, unchanged_or
 from .contract import Explorer, NotThere, compact
 from .guard import Guard
-from .live import Live, Read
+from .live import Read
 from .openapi import describe
+from .served import HEADER, Served
 
 if TYPE_CHECKING:
     from ..models import Model
@@ -45,41 +46,64 @@ def create(
     token: str | None = None,
     model: Model | None = None,
     read: Read | None = None,
-    explorer: Explorer | None = None,
+    served: Served | None = None,
 ) -> Guard:
     """The app for one run. The model is loaded when it is first needed, unless one is given."""
-    explorer, live = explorer or Explorer(run, live=True), Live(run, model=model, read=read)
+    served = served or Served(run, model=model, read=read)
+
+    def page(request: Request) -> Response:
+        served.reopen()
+        return _file(request, "index.html")
 
     def data(request: Request) -> Response:
         path = request.path_params["path"]
-        try:
-            return unchanged_or(request, explorer.body(path), "application/json")
-        except NotThere:
-            raise Refused(404, "not_found", f"There is no data/{path:.200}.") from None
-        except duckdb.Error:
-            message = "The run's tables are being written. Ask again in a moment."
-            raise Refused(503, "busy", message, Retry_After="5") from None
+        with served.asked(_named(request)) as opened:
+            try:
+                return unchanged_or(request, opened.explorer.body(path), "application/json")
+            except NotThere:
+                raise Refused(404, "not_found", f"There is no data/{path:.200}.") from None
+            except duckdb.Error:
+                message = "The run's tables are being written. Ask again in a moment."
+                raise Refused(503, "busy", message, Retry_After="5") from None
 
     def described(request: Request) -> Response:
-        return unchanged_or(request, compact(describe(explorer)), "application/json")
+        return unchanged_or(request, compact(describe(served.explorer)), "application/json")
 
     def status(request: Request) -> Response:
-        return fresh(live.status())
+        with served.asked(_named(request)) as opened:
+            return fresh(opened.live.status())
 
     async def prompt(request: Request) -> Response:
-        return fresh(await live.prompt(await _asked(request)))
+        asked, opened = await _asked(request), await run_in_threadpool(served.now, _named(request))
+        found = await opened.live.prompt(asked)
+        await run_in_threadpool(served.still, opened)
+        return fresh(found)
 
     async def edits(request: Request) -> Response:
-        return fresh(await live.edits(await _asked(request)))
+        asked, opened = await _asked(request), await run_in_threadpool(served.now, _named(request))
+        found = await opened.live.edits(asked)
+        await run_in_threadpool(served.still, opened)
+        return fresh(found)
 
     async def annotations(request: Request) -> Response:
-        if request.method != "POST":
-            return fresh(await run_in_threadpool(explorer.annotations))
-        annotation = await run_in_threadpool(save, run, await _asked(request))
-        return fresh({"saved": True, "annotation": annotation.to_json()})
+        asked = await _asked(request) if request.method == "POST" else None
+
+        def work() -> dict[str, Any]:
+            with served.asked(_named(request)) as opened:
+                if asked is None:
+                    return opened.explorer.annotations()
+                return {"saved": True, "annotation": save(opened.run, asked).to_json()}
+
+        return fresh(await run_in_threadpool(work))
 
     async def note(request: Request) -> Response:
-        return fresh({"saved": True, "note": await run_in_threadpool(save_note, run, await _asked(request))})
+        asked = await _asked(request)
+
+        def work() -> dict[str, Any]:
+            with served.asked(_named(request)) as opened:
+                return {"saved": True, "note": save_note(opened.run, asked)}
+
+        return fresh(await run_in_threadpool(work))
 
     app = Starlette(
         routes=[
@@ -135,10 +159,6 @@ def warming(explorer: Explorer) -> Iterator[None]:
 # The page
 
 
-def page(request: Request) -> Response:
-    return _file(request, "index.html")
-
-
 def static(request: Request) -> Response:
     return _file(request, request.path_params["name"])
 
@@ -179,9 +199,17 @@ def vega() -> bytes:
 # Requests and refusals
 
 
-async def _asked(request: Request) -> dict[str, Any]:
-    """The JSON object of a request."""
+def _named(request: Request) -> str | None:
+    """The run that the request means, if it says so."""
+    return request.headers.get(HEADER)
 
+
+async def _asked(request: Request) -> dict[str, Any]:
+    """The JSON object of a request. A megabyte of numbers takes a while to read: other requests go on meanwhile."""
+    return await run_in_threadpool(_object, await request.body())
+
+
+def _object(body: bytes) -> dict[str, Any]:
     def constant(name: str) -> Any:
         raise ValueError(f"{name} is no JSON")
 
@@ -190,13 +218,15 @@ async def _asked(request: Request) -> dict[str, Any]:
         return int(found) if found.is_integer() and abs(found) < 1 << 53 else found  # to JSON 2.0 is a whole number
 
     try:
-        value = json.loads(await request.body(), parse_constant=constant, parse_float=number)
+        value = json.loads(body, parse_constant=constant, parse_float=number)
     except (ValueError, RecursionError) as error:
         raise Refused(400, "bad_json", f"The request is no JSON: {error}"[:300]) from None
     if not isinstance(value, dict):
         raise Refused(422, "wrong_value", "The request must be a JSON object.")
     try:
         json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError:
+        raise Refused(400, "bad_json", "The request is nested too deeply.") from None
     except UnicodeEncodeError:
         raise Refused(422, "wrong_value", "The request has half a character (a lone surrogate) in a text.") from None
     return value
@@ -211,7 +241,7 @@ async def _http(request: Request, error: Exception) -> Response:
     """What the router itself refuses."""
     assert isinstance(error, HTTPException)
     code = {404: "not_found", 405: "not_allowed"}.get(error.status_code, "refused")
-    refused = Refused(error.status_code, code, f"{error.detail}: {request.method} {request.url.path:.200}")
+    refused = Refused(error.status_code, code, f"{error.detail}: {request.method} {request.scope['path']:.200}")
     refused.headers |= dict(error.headers or {})
     return refused.response()
 

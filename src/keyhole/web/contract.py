@@ -161,6 +161,7 @@ class Explorer:
         return {
             "keyhole": __version__,
             "live": self.live,
+            "checksum": run.manifest["checksum"],
             "model": {"name": show.name(run), "family": model["family"]}
             | {"layers": run.layers, "cells": run.cells, "signed": run.signed},
             "corpus": {"sources": [os.path.basename(os.path.normpath(str(s))) for s in corpus["sources"]]}

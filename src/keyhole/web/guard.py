@@ -8,14 +8,12 @@ machine a token is needed: a browser brings it once in the address and keeps it 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import hmac
 import ipaddress
 import re
 import secrets
-from http.cookies import CookieError, SimpleCookie
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
@@ -106,6 +104,8 @@ class Guard:
                 receive = await _whole(headers, receive)
         except Refused as refused:
             answer = refused.response()
+        except _Left:
+            return
         await (answer or self.app)(scope, receive, sealed)
 
     def _check_host(self, headers: Headers) -> None:
@@ -124,15 +124,13 @@ class Guard:
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self._same(given.strip()):
             return None
-        cookies: SimpleCookie = SimpleCookie()
-        with contextlib.suppress(CookieError):
-            cookies.load(headers.get("cookie", ""))
-        if self.cookie in cookies and self._same(cookies[self.cookie].value):
+        if any(self._same(value) for value in _cookies(headers, self.cookie)):
             return None
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         if scope["method"] == "GET" and any(name == "token" and self._same(value) for name, value in query):
             rest = urlencode([pair for pair in query if pair[0] != "token"])
-            place = "./" + scope["path"].rpartition("/")[2] + (f"?{rest}" if rest else "")
+            # the path's last part below where the browser is: no other host, no line end, nothing but ASCII
+            place = "./" + quote(scope["path"].rpartition("/")[2], errors="replace") + (f"?{rest}" if rest else "")
             kept = f"{self.cookie}={self.token}; HttpOnly; SameSite=Strict; Path=/"
             return Response(None, 303, {"Location": place, "Set-Cookie": kept, "Cache-Control": "no-store"})
         raise Refused(
@@ -146,15 +144,26 @@ class Guard:
         return hmac.compare_digest(given.encode("utf-8", "replace"), (self.token or "").encode())
 
 
+def _cookies(headers: Headers, name: str) -> list[str]:
+    """The values of the cookie of this name. Those of other servers on this machine come along, in whatever shape."""
+    pairs = [each.strip().partition("=") for header in headers.getlist("cookie") for each in header.split(";")]
+    return [value for found, _, value in pairs if found == name]
+
+
 def _check_origin(headers: Headers) -> None:
     """A change is JSON, sent by our own page or by a program: no other site's form or script can send it."""
     origin = headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc.lower() != headers.get("host", "").lower():
+    host = headers.get("host", "").lower()
+    if origin is not None and origin.lower() not in (f"http://{host}", f"https://{host}"):
         raise Refused(403, "wrong_origin", f"Requests from {origin:.80} are not taken.")
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         raise Refused(403, "wrong_origin", "Requests from other sites are not taken.")
     if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise Refused(415, "not_json", "Send JSON, with 'Content-Type: application/json'.")
+
+
+class _Left(Exception):
+    """The client left before its request was whole: there is nothing to do, and nobody to answer."""
 
 
 async def _whole(headers: Headers, receive: Receive) -> Receive:
@@ -171,7 +180,7 @@ async def _whole(headers: Headers, receive: Receive) -> Receive:
             while more:
                 message = await receive()
                 if message["type"] != "http.request":
-                    break
+                    raise _Left
                 body += message.get("body", b"")
                 more = message.get("more_body", False)
                 if len(body) > LARGEST_BODY:

@@ -17,21 +17,35 @@ from .answers import Refused
 if TYPE_CHECKING:
     from ..models import Model
 
-LIMITS = {"prompt_tokens": 512, "edits": 256, "prompt_characters": 20_000}
+LIMITS = {"prompt_tokens": 512, "edits": 256, "prompt_characters": 20_000, "positions": 16_384}
+"""What one request may hold. `positions` counts those of all its edits together; one edit has at most `prompt_tokens`."""
 WAITING = 8
 """Prompts that are being read or wait to be, at most."""
 Read = Callable[..., Any]
+Load = Callable[[Run], "Model"]
 _Made = TypeVar("_Made")
 
 
 class Live:
     """The model of a run, for the prompts of everyone who asks."""
 
-    def __init__(self, run: Run, *, model: Model | None = None, read: Read | None = None) -> None:
-        self.run, self._model, self._read = run, model, read
+    def __init__(
+        self, run: Run, *, model: Model | None = None, read: Read | None = None, load: Load | None = None
+    ) -> None:
+        self.run, self._model, self._read, self._load = run, model, read, load
         self.limits = LIMITS | {"prompt_tokens": min(LIMITS["prompt_tokens"], run.room)}
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="keyhole-model")
         self._inside = 0
+
+    def of(self, run: Run) -> Live:
+        """The same for another run, with the model if that run was made with it too."""
+        model, before = self._model, self.run.manifest["config"]["dtype"]
+        if model and (model.fingerprint, before) != (
+            run.manifest["model"]["fingerprint"],
+            run.manifest["config"]["dtype"],
+        ):
+            model = None
+        return Live(run, model=model, read=self._read, load=self._load)
 
     def status(self) -> dict[str, Any]:
         from .. import show
@@ -84,6 +98,15 @@ class Live:
             raise _wrong("'edits' must be a list.")
         if len(edits) > self.limits["edits"]:
             raise _too_long("edits", "edits", len(edits), self.limits["edits"])
+        total = 0
+        for number, edit in enumerate(edits):
+            positions = edit.get("positions") if isinstance(edit, dict) else None
+            count = len(positions) if isinstance(positions, list) else 0
+            if count > self.limits["prompt_tokens"]:
+                raise _too_long("prompt_tokens", f"positions of edit {number}", count, self.limits["prompt_tokens"])
+            total += count
+        if total > self.limits["positions"]:
+            raise _too_long("positions", "positions of all edits together", total, self.limits["positions"])
         return edits
 
     async def _do(self, work: Callable[[], _Made]) -> _Made:
@@ -103,7 +126,7 @@ class Live:
             from ..rerun import model_of
 
             try:
-                self._model = model_of(self.run)
+                self._model = (self._load or model_of)(self.run)
             except (KeyholeError, OSError) as error:
                 raise Refused(503, "no_model", f"The model cannot be loaded: {error}", Retry_After="60") from None
         return self._model

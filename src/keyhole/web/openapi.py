@@ -8,6 +8,7 @@ from .. import __version__
 from ..annotations import DESCRIPTION, LEAST, NOTE, PATTERNS
 from .contract import Explorer
 from .live import LIMITS
+from .served import HEADER
 
 Schema = dict[str, Any]
 STRING: Schema = {"type": "string"}
@@ -89,6 +90,12 @@ def describe(explorer: Explorer) -> dict[str, Any]:
     paths["/api/edits"] = {
         "post": _post("Edits as the file that keyhole.load takes.", asked, ref("EditsFile"), "413", "429", "503")
     }
+    for operations in paths.values():
+        for operation in operations.values():
+            operation.setdefault("parameters", []).append({"$ref": "#/components/parameters/Run"})
+            operation["responses"] |= {code: _refused(code) for code in ("409", "410")}
+    named = {"name": HEADER, "in": "header", "required": False, "schema": {"const": run.manifest["checksum"]}}
+    named["description"] = "The run this request means, by the checksum in data/run.json; if left out, the one served."
     return {
         "openapi": "3.1.0",
         "info": {
@@ -98,7 +105,7 @@ def describe(explorer: Explorer) -> dict[str, Any]:
         },
         "servers": [{"url": "/"}],
         "paths": paths,
-        "components": {"schemas": _schemas(layer, cell), "responses": _errors()},
+        "components": {"schemas": _schemas(layer, cell), "responses": _errors(), "parameters": {"Run": named}},
     }
 
 
@@ -137,7 +144,9 @@ def _errors() -> Schema:
         "400": "The request is no JSON, or has no Host that can be read.",
         "403": "The request comes from another site.",
         "404": "There is no such cell, layer, token or unit.",
-        "413": "The request, the text or the list of edits is too long.",
+        "409": "Another run has taken the place of the one this request means. Nothing was saved.",
+        "410": "The run is no longer there. Nothing was saved.",
+        "413": "The request, the text, the list of edits or their positions are too long.",
         "415": "The request does not say that it is JSON.",
         "422": "A value cannot be; the message says which.",
         "429": "Too many prompts wait already.",
@@ -158,6 +167,7 @@ def _about() -> Schema:
         {
             "keyhole": STRING,
             "live": {"type": "boolean"},
+            "checksum": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
             "model": made(model),
             "corpus": made({"sources": listed(STRING), **dict.fromkeys(counts, COUNT)}),
             "config": made({"top": COUNT, "per": STRING, "unit": STRING, "context": COUNT}),
@@ -262,7 +272,8 @@ def _prompt() -> Schema:
 
 def _schemas(layer: Schema, cell: Schema) -> Schema:
     """What is answered more than once, and all that can be asked."""
-    positions: Schema = maybe(listed(COUNT | {"maximum": LIMITS["prompt_tokens"] - 1}, minItems=1, uniqueItems=True))
+    most = LIMITS["prompt_tokens"]
+    positions: Schema = maybe(listed(COUNT | {"maximum": most - 1}, minItems=1, maxItems=most, uniqueItems=True))
     edit = made(
         {"layer": layer, "cell": cell, "scale": {"type": "number"}, "positions": positions}, optional=("positions",)
     )

@@ -7,6 +7,8 @@ import errno
 import socket
 import threading
 import webbrowser
+from functools import partial
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import uvicorn
@@ -15,8 +17,12 @@ from ..errors import UsageError
 from ..output import printable, say
 from ..run import Run
 from .app import create, warming
-from .contract import Explorer
-from .guard import token_for
+from .connection import LARGEST_HEADERS, Connection
+from .guard import Guard, token_for
+from .served import Served
+
+if TYPE_CHECKING:
+    from ..models import Model
 
 _TAKEN = (errno.EADDRINUSE, errno.EACCES)
 PORTS = 50
@@ -47,6 +53,21 @@ def address(host: str, port: int) -> str:
     return f"http://{host}:{port}/"
 
 
+def configured(app: Guard) -> uvicorn.Config:
+    """How uvicorn runs the app: on bounded connections, silent about what clients do wrong."""
+    return uvicorn.Config(
+        app,
+        http=Connection,
+        ws="none",
+        lifespan="off",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=3,
+        h11_max_incomplete_event_size=LARGEST_HEADERS,
+    )
+
+
 def serve(
     run: Run,
     *,
@@ -57,19 +78,23 @@ def serve(
     model: str | None = None,
     trust_remote_code: bool = False,
 ) -> None:
-    """Answer until Ctrl-C. Off this machine a token is needed; it is in the address that is printed, once."""
+    """Answer until Ctrl-C. Off this machine a token is needed; it is in the address that is printed, once.
+
+    `model` and `trust_remote_code` are for prompts: a run that this user did not make does not decide what is loaded.
+    """
     token = token_for(host, token)
     listening = bind(host, port)
     url = address(host, listening.getsockname()[1]) + (f"?token={quote(token, safe='')}" if token else "")
-    explorer = Explorer(run, live=True)
-    app = create(run, host=host, token=token, explorer=explorer)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app, log_level="warning", ws="none", access_log=False, server_header=False, timeout_graceful_shutdown=3
-        )
-    )
+    served = Served(run, load=partial(_load, model=model, trust_remote_code=trust_remote_code))
+    server = uvicorn.Server(configured(create(run, host=host, token=token, served=served)))
     say(f"{printable(str(run.path))}: {url}   (Ctrl-C ends)", flush=True)
     if browse:
         threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
-    with listening, contextlib.suppress(KeyboardInterrupt), warming(explorer):
+    with listening, contextlib.suppress(KeyboardInterrupt), warming(served.explorer):
         server.run([listening])
+
+
+def _load(run: Run, *, model: str | None, trust_remote_code: bool) -> Model:
+    from ..rerun import model_of  # which brings torch
+
+    return model_of(run, model, trust_remote_code=trust_remote_code)

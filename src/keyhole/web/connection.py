@@ -1,0 +1,155 @@
+"""One connection to the server, bounded: how long a client may keep it without asking for anything whole, how many there are.
+
+uvicorn waits without end for the rest of a request and for a client to read its answer, so a few hundred half-open
+connections would take every file descriptor of the process. Here each connection is looked at once a second, and closed when
+its client is behind for too long. If too many are open, the one whose client is behind the longest makes room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import Any, cast
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from .answers import Refused
+from .guard import HEADERS
+
+SLOWEST_HEADERS = 10.0
+"""Seconds until the headers of a request must be there: after the connection was made, or after the last answer."""
+LONGEST_IDLE = 5.0
+"""Seconds for which a connection is kept after an answer without a further byte from its client."""
+SLOWEST_READER = 20.0
+"""Seconds in which a client must have taken some of its answer."""
+LARGEST_HEADERS = 32 << 10
+"""Bytes of a request's first line and headers together."""
+MOST_CONNECTIONS = 256
+LOOK_EVERY = 1.0
+_RESERVED_FILES = 64
+"""File descriptors that are not for connections: the run's files, the model's, the terminal."""
+
+
+def most_connections() -> int:
+    """How many connections may be open at once: fewer than `MOST_CONNECTIONS` if the process may open few files."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return MOST_CONNECTIONS
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY:
+        return MOST_CONNECTIONS
+    return max(16, min(MOST_CONNECTIONS, files - _RESERVED_FILES))
+
+
+class Connection(H11Protocol):
+    """uvicorn's connection, with bounds."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        # what a client sends wrong is its own business: a flood of it must not fill the terminal; our own failures are told
+        self.logger = logging.getLogger("uvicorn.error.keyhole")
+        self.logger.setLevel(logging.ERROR)
+        self.timeout_keep_alive = LONGEST_IDLE  # type: ignore[assignment]
+        self._since: float | None = None
+        """since when a whole request is being waited for; None while one is being answered"""
+        self._unread, self._read_at = 0, 0.0
+        """bytes of answers that the client has not taken, and when it last took some"""
+        self._next_look: asyncio.TimerHandle | None = None
+
+    # What uvicorn calls
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._since = self._read_at = self.loop.time()
+        self._next_look = self.loop.call_later(LOOK_EVERY, self._look)
+        self._make_room()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._next_look is not None:
+            self._next_look.cancel()
+        self._unset_keepalive_if_required()
+        super().connection_lost(exc)
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        if self._answering and not self.cycle.more_body:
+            self._since = None
+
+    def on_response_complete(self) -> None:
+        self._since = self.loop.time()
+        super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """The answer to what is no HTTP, of the same shape as every other error. No answer if one is on its way already."""
+        if self.cycle is not None:  # the request that was being read will not be whole
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            refused = Refused(
+                400,
+                "bad_request",
+                f"This is no HTTP request, or its headers are longer than {LARGEST_HEADERS:,} bytes.",
+            ).response()
+            headers = [
+                *refused.raw_headers,
+                *((n.encode(), v.encode()) for n, v in HEADERS.items()),
+                (b"connection", b"close"),
+            ]
+            for event in (
+                h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
+                h11.Data(data=bytes(refused.body)),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    def shutdown(self) -> None:
+        with contextlib.suppress(
+            h11.LocalProtocolError
+        ):  # a connection that failed already has nothing to say goodbye with
+            super().shutdown()
+        if not self._answering:
+            self.transport.close()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        pass
+
+    # Bounds
+
+    @property
+    def _answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def behind_since(self) -> float | None:
+        """Since when the client owes something: a request, the rest of one, or the reading of its answer."""
+        if self.transport.get_write_buffer_size():
+            return self._read_at
+        return self._since
+
+    def _make_room(self) -> None:
+        """Close the connections whose clients are behind the longest until there are not too many. If every client is
+        waiting for us, the newest connection goes."""
+        while len(self.connections) > most_connections():
+            others = cast("list[Connection]", [each for each in self.connections if each is not self])
+            waiting = {each: since for each in others if (since := each.behind_since()) is not None}
+            victim = min(waiting, key=lambda each: waiting[each]) if waiting else self
+            self.connections.discard(victim)
+            victim.transport.abort()
+            if victim is self:
+                return
+
+    def _look(self) -> None:
+        now = self.loop.time()
+        self._next_look = self.loop.call_later(LOOK_EVERY, self._look)
+        unread = self.transport.get_write_buffer_size()
+        if unread < self._unread or not unread or not self._unread:
+            self._read_at = now
+        self._unread = unread
+        if unread:
+            if now - self._read_at > SLOWEST_READER:
+                self.transport.abort()
+        elif not self._answering and self._since is not None and now - self._since > SLOWEST_HEADERS:
+            self.transport.abort()

@@ -1,0 +1,156 @@
+"""What is served now: one run, known by the checksum of its manifest, and what was opened of it.
+
+A run directory may be replaced, moved or analysed again while its explorer is open. What belongs to one run must never be
+shown or saved as another's, so every request looks at the directory, before and after its work: two calls of `stat`, and the
+manifest is read again only if it is another file. Another run is opened when a page is loaded, never in between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .. import manifest, store
+from ..errors import KeyholeError, RunError
+from ..run import Run
+from .answers import Refused
+from .contract import Explorer
+from .live import Live, Load, Read
+
+if TYPE_CHECKING:
+    from ..models import Model
+
+HEADER = "Keyhole-Run"
+"""The request header that names the run a page was loaded for: its checksum."""
+Stamp = tuple[int, int, int, int] | None
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A run, with what its answers are made from."""
+
+    run: Run
+    explorer: Explorer
+    live: Live
+    manifest: Stamp
+    """the manifest it was opened with; None if it may be another one"""
+    analyses: Stamp
+    turn: int
+    """how often the directory had become another one before; new analyses do not count"""
+
+    @property
+    def checksum(self) -> str:
+        return str(self.run.manifest["checksum"])
+
+
+class Served:
+    """The run that is served. Safe to be asked by many threads."""
+
+    def __init__(
+        self, run: Run, *, model: Model | None = None, read: Read | None = None, load: Load | None = None
+    ) -> None:
+        self.path = run.path
+        self._manifest, self._analyses = run.path / "manifest.json", store.analyses_file(run.path)
+        self._lock = threading.Lock()
+        self._known: tuple[Stamp, str] = (None, "")
+        """the manifest that was read last, and its checksum"""
+        self._unusable = ""
+        """why the run that took this one's place cannot be opened"""
+        found, analyses = _stamp(self._manifest), _stamp(self._analyses)
+        if self._found(found) != run.manifest["checksum"]:  # replaced since it was opened
+            found = None
+        live = Live(run, model=model, read=read, load=load)
+        self._opened = Opened(run, Explorer(run, live=True), live, found, analyses, turn=0)
+
+    @property
+    def explorer(self) -> Explorer:
+        return self._opened.explorer
+
+    @contextlib.contextmanager
+    def asked(self, named: str | None) -> Iterator[Opened]:
+        """The run for one request; `named` is the checksum of the run it is meant for, if it says so. A request whose run
+        changes meanwhile is refused, whatever it came to: its answer may be of two runs."""
+        opened = self.now(named)
+        try:
+            yield opened
+        except Exception:  # files of two runs do not fit together: anything may have failed
+            self.still(opened)
+            raise
+        self.still(opened)
+
+    def now(self, named: str | None) -> Opened:
+        """What is served, if the request means it and it is still there; opened again if there are new analyses."""
+        with self._lock:
+            found, analyses = self._check(named, "Nothing was saved."), _stamp(self._analyses)
+            was = self._opened
+            if (found, analyses) != (was.manifest, was.analyses):
+                with contextlib.suppress(KeyholeError, OSError):  # what is open is of the same run: it goes on
+                    run = Run(self.path)
+                    if run.manifest["checksum"] == was.checksum:
+                        turn = was.turn + (found != was.manifest)
+                        self._opened = Opened(run, Explorer(run, live=True), was.live, found, analyses, turn)
+            return self._opened
+
+    def still(self, opened: Opened) -> None:
+        """Refuse a request during which the run was replaced or went away, or was another one for a while."""
+        saved = "It happened during this request: nothing of it counts as saved."
+        with self._lock:
+            if self._check(opened.checksum, saved) != opened.manifest or self._opened.turn != opened.turn:
+                raise self._changed(saved)
+
+    def reopen(self) -> None:
+        """Serve the run that is at the path now, if it can be opened."""
+        with self._lock:
+            found, analyses, was = _stamp(self._manifest), _stamp(self._analyses), self._opened
+            if found is None or self._found(found) == was.checksum:
+                return
+            try:
+                run = Run(self.path)
+                explorer = Explorer(run, live=True)
+            except (KeyholeError, OSError) as error:
+                self._unusable = f" It cannot be opened: {error}"
+                return
+            self._unusable = ""
+            self._opened = Opened(run, explorer, was.live.of(run), found, analyses, was.turn + 1)
+
+    def _check(self, named: str | None, saved: str) -> Stamp:
+        """The manifest that is there, if it is that of the run which is served and meant."""
+        found, was = _stamp(self._manifest), self._opened
+        if found is None:
+            self._opened = replace(was, manifest=None, turn=was.turn + 1)  # what comes back is opened anew
+            message = f"There is no run at {self.path} any more: it was moved, deleted, or made unreadable. {saved}"
+            raise Refused(410, "run_gone", message)
+        if found != was.manifest and self._found(found) != was.checksum:
+            self._opened = replace(was, manifest=None, turn=was.turn + 1)
+            raise self._changed(saved)
+        if named is not None and named != was.checksum:
+            message = f"This page shows a run that is no longer served from {self.path}. {saved} Reload the page."
+            raise Refused(409, "run_changed", message)
+        return found
+
+    def _changed(self, saved: str) -> Refused:
+        message = f"The run at {self.path} was replaced by another one. {saved} Reload the page to see what is there."
+        return Refused(409, "run_changed", message + self._unusable)
+
+    def _found(self, stamp: Stamp) -> str:
+        """The checksum of the run that is there; nothing if its manifest cannot be read."""
+        if self._known[0] != stamp:
+            found = ""
+            with contextlib.suppress(RunError, OSError):
+                found = str(manifest.read(self.path)["checksum"])
+            self._known = (stamp, found)
+        return self._known[1]
+
+
+def _stamp(file: Path) -> Stamp:
+    """What tells a file from the one that takes its place; None if there is none."""
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
