@@ -144,7 +144,10 @@ def test_the_kernels_sums_are_cut_the_same_way() -> None:
 
     values = np.array([[3e9, 1e25, 1.5, -1e19], [2e9, 1e25, 2.5, -1e19]], np.float32)[None]
     small = Tiling(rows=1, lanes=1, block=4, unroll=2, warps=1, fill=1)
-    index, plain = GpuIndex([DEVICE], 4, 3, signed=True, per="sentence", tiling=small, width=4), Index(1, 4, 3, signed=True)
+    index, plain = (
+        GpuIndex([DEVICE], 4, 3, signed=True, per="sentence", tiling=small, width=4),
+        Index(1, 4, 3, signed=True),
+    )
     given = (2, 0, np.array([2]), np.zeros(1, np.int32), np.zeros(1, np.int64))
     index.update(0, torch.from_numpy(values).to(DEVICE), index.prepare(*given))
     plain.update(0, torch.from_numpy(values), plain.prepare(*given))

@@ -37,7 +37,7 @@ def assert_harmless(text: str, *, terminal: bool) -> None:
     """No control character but line ends; on a terminal also rich's colours."""
     rest = SGR.sub("", text) if terminal else text
     found = {c for c in rest if c != "\n" and (ord(c) < 0x20 or 0x7F <= ord(c) < 0xA0 or ord(c) in BIDI | HIDDEN)}
-    assert not found, f"{sorted(map(ascii, found))} in {ascii(text)}"
+    assert not found, f"{sorted(map(ascii, found))} in {text!a}"
     assert "\x1b[31m" not in text  # red is what the text asks for, and no style of ours
 
 
@@ -300,7 +300,7 @@ def test_data_are_raw_in_a_pipe_and_visible_on_a_terminal(
     if form == "--json":
         assert json.loads(seen) == rows
     else:
-        assert list(csv.DictReader(io.StringIO(seen)))[0]["prefix"] == output.printable(EVIL)
+        assert next(csv.DictReader(io.StringIO(seen)))["prefix"] == output.printable(EVIL)
 
 
 def strict(text: str) -> Any:
