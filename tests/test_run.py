@@ -4,6 +4,7 @@ import importlib
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,8 +52,8 @@ def test_units_lead_back_to_their_documents(run: keyhole.Run) -> None:
     assert run.unit_source(7) == (1, 0)
 
 
-@pytest.mark.parametrize("address", ["12.3", "L1", "l1.2", "L1.2.3", "L-1.0", ""])
-def test_addresses_that_are_none(run: keyhole.Run, address: str) -> None:
+@pytest.mark.parametrize("address", ["12.3", "L1", "l1.2", "L1.2.3", "L-1.0", "", "L1." + "9" * 5000, "L٣.1", 12, None])
+def test_addresses_that_are_none(run: keyhole.Run, address: Any) -> None:
     with pytest.raises(UsageError, match="no cell address. A cell is written L12.345"):
         run[address]
 
@@ -60,6 +61,17 @@ def test_addresses_that_are_none(run: keyhole.Run, address: str) -> None:
 def test_cells_that_are_not_there(run: keyhole.Run) -> None:
     with pytest.raises(UsageError, match=r"no cell L3.0: the model has layers 0 to 2 of cells 0 to 23"):
         run.cell(3, 0)
+
+
+def test_a_cell_is_named_by_whole_numbers(run: keyhole.Run) -> None:
+    assert run.cell(np.int64(1), np.uint8(7)) == run["L1.7"]
+    assert run.layer(np.int32(1)).index == 1
+    bad: Any
+    for bad in (1.0, 1.5, "1", None, np.float32(1)):
+        with pytest.raises(UsageError, match="whole number"):
+            run.cell(1, bad)
+        with pytest.raises(UsageError, match="whole number"):
+            run.layer(bad)
 
 
 def test_a_run_opens_without_the_model_libraries(run: keyhole.Run) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 from enum import StrEnum
@@ -12,8 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from . import __version__
-from .errors import Interrupted, KeyholeError
-from .output import complain, flush, prepare, printable, put_json, say
+from .output import complain, printable, put_json, say
 
 app = typer.Typer(
     name="keyhole",
@@ -576,65 +574,10 @@ def _tell(run: Any) -> None:
 
 
 def main() -> None:
-    """The console script: our errors are one plain line, with exit code 2 (130 after Ctrl-C; 1 if nobody reads the output)."""
-    prepare()
-    try:
-        code = _call()
-    except SystemExit as done:  # a pipe that broke while the command wrote
-        code = done.code if isinstance(done.code, int) else 1
-    if (failed := flush()) is not None:
-        code = code or _unwritten(failed)
-    sys.exit(code)
+    """The console script."""
+    from .outcome import run_to_the_end
 
-
-def _call() -> int:
-    """Run the command that the arguments name; its exit code.
-
-    Typer would end the process, and say no more than `Aborted!` of an EOFError. Asked not to, it raises what the command
-    raised, or an Abort that was caused by it.
-    """
-    try:
-        return int(app(standalone_mode=False) or 0)
-    except Interrupted as stopped:
-        complain(f"\n{stopped}")
-        return 130
-    except KeyholeError as error:
-        complain(f"keyhole: {error}")
-        return 2
-    except OSError as error:
-        ours = error.filename is None and error.errno in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO)
-        return _unwritten(error) if ours else _unexpected(error)
-    except typer.Abort as stopped:
-        if not isinstance(stopped.__cause__, EOFError):
-            return 130
-        return _unexpected(stopped.__cause__)
-    except Exception as error:  # noqa: BLE001 - the last handler there is
-        return _misused(error) if hasattr(error, "format_message") else _unexpected(error)
-
-
-def _unwritten(error: OSError) -> int:
-    """Output that could not be written; if its reader has gone, there is nobody to tell."""
-    if error.errno != errno.EPIPE:
-        complain(f"keyhole: The output cannot be written: {error.strerror}.")
-    return 1
-
-
-def _misused(error: Any) -> int:
-    """Show an error of Typer's: an argument that no command takes. It quotes the argument."""
-    import io
-
-    shown = io.StringIO()
-    error.show(shown)
-    complain(shown.getvalue().rstrip("\n"))
-    return int(error.exit_code)
-
-
-def _unexpected(error: BaseException) -> int:
-    """Show an error that nobody foresaw, as Python does, but harmless: its message may quote what was read."""
-    import traceback
-
-    complain("".join(traceback.format_exception(error)).rstrip("\n"))
-    return 1
+    run_to_the_end(app)
 
 
 if __name__ == "__main__":

@@ -360,10 +360,11 @@ def _ranks(cells: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.in
 def add_exactly(total: npt.NDArray[np.int64], addend: npt.NDArray[np.float64]) -> None:
     """Add floats to integer totals [..., (whole, fraction)]; a sum of sums is the same in any order.
 
-    Totals wrap at 64 bits, and what no 64 bits hold is cut to `MOST`: the extremes tell who reads such a total that it is
-    none (`run.moments`).
+    Totals wrap at 64 bits, and an addend that 64 bits cannot hold is cut to `MOST`. `run.moments` finds such totals by their
+    cells' extremes and reads them as NaN.
     """
-    addend = np.clip(np.nan_to_num(addend, nan=0.0), -MOST, MOST)
+    if not (np.abs(addend) < MOST).all():
+        addend = np.clip(np.nan_to_num(addend, nan=0.0), -MOST, MOST)
     whole = np.floor(addend)
     fraction = ((addend - whole) * 2.0**FRACTION).astype(np.int64)
     add_integers(total, np.stack([whole.astype(np.int64), fraction], -1))

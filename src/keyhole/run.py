@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 from collections.abc import Iterator
@@ -20,13 +21,15 @@ from .vocabulary import Vocabulary
 
 SAFE_SUM = 2.0**62
 """A sum of coefficients or of their squares below this fits its 64 bits, with half of them to spare for rounding."""
-_ADDRESS = re.compile(r"L(\d+)\.(\d+)")
+_ADDRESS = re.compile(r"L([0-9]{1,18})\.([0-9]{1,18})")
 
 
 def parse_address(address: str) -> tuple[int, int]:
     """`L12.345` → (12, 345)."""
-    if not (match := _ADDRESS.fullmatch(address.strip())):
-        raise UsageError(f"'{address}' is no cell address. A cell is written L12.345: layer 12, cell 345, both from 0.")
+    if not isinstance(address, str) or not (match := _ADDRESS.fullmatch(address.strip())):
+        raise UsageError(
+            f"'{str(address)[:60]}' is no cell address. A cell is written L12.345: layer 12, cell 345, both from 0."
+        )
     return int(match[1]), int(match[2])
 
 
@@ -251,20 +254,30 @@ class Run:
     # Cells
 
     def cell(self, layer: int, index: int) -> Cell:
+        try:
+            layer, index = operator.index(layer), operator.index(index)
+        except TypeError:
+            raise UsageError(
+                f"A cell is named by two whole numbers, layer and cell, not {layer!r:.40}, {index!r:.40}."
+            ) from None
         if not (0 <= layer < self.layers and 0 <= index < self.cells):
             raise UsageError(
                 f"There is no cell L{layer}.{index}: the model has layers 0 to {self.layers - 1} "
                 f"of cells 0 to {self.cells - 1}."
             )
-        return Cell(self, int(layer), int(index))
+        return Cell(self, layer, index)
 
     def __getitem__(self, address: str) -> Cell:
         return self.cell(*parse_address(address))
 
     def layer(self, index: int) -> Layer:
+        try:
+            index = operator.index(index)
+        except TypeError:
+            raise UsageError(f"A layer is named by a whole number, not {index!r:.40}.") from None
         if not 0 <= index < self.layers:
             raise UsageError(f"There is no layer {index}: the model has layers 0 to {self.layers - 1}.")
-        return Layer(self, int(index))
+        return Layer(self, index)
 
     def triggers(self, layer: int, index: int, *, negative: bool = False) -> list[Trigger]:
         side = "_negative" if negative else ""
