@@ -54,9 +54,7 @@ def test_every_address_is_described(operations: dict[str, Any]) -> None:
 
 
 ASKED = [
-    pytest.param(label, mode, id=f"{label} {mode.value}")
-    for label in sorted(OPERATIONS)
-    for mode in GenerationMode
+    pytest.param(label, mode, id=f"{label} {mode.value}") for label in sorted(OPERATIONS) for mode in GenerationMode
 ]
 
 
