@@ -300,6 +300,38 @@ def test_a_client_that_leaves_in_the_middle_saves_nothing(running: Running, run:
     assert running.said == []
 
 
+def test_the_server_ends_at_once_whoever_hangs_on(running: Running) -> None:
+    many = b"GET /static/vega.js HTTP/1.1\r\nHost: localhost\r\n\r\n" * 30
+    with held(running, 20, b"GET / HT"), held(running, 5, many) as unread:
+        assert all(made.recv(1) for made in unread)
+        until(lambda: running.open == 25)
+        running.server.should_exit = True
+        until(lambda: running.open == 0)
+    assert running.said == []
+
+
+def test_a_prompt_that_ctrl_c_cuts_short_is_no_failure(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    go, asked = threading.Event(), threading.Event()
+
+    def slow(model: Any, text: str, **options: Any) -> dict[str, Any]:
+        asked.set()
+        assert go.wait(WAIT)
+        return {"text": text}
+
+    monkeypatch.setattr("keyhole.prompt.read", slow)
+    monkeypatch.setattr(running.server.config, "timeout_graceful_shutdown", 0.2)
+    head = (
+        b"POST /api/prompt HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 12\r\n\r\n"
+    )
+    with running.connect(head + b'{"text":"a"}') as made:
+        assert asked.wait(WAIT)
+        running.server.should_exit = True
+        rest(made)
+        go.set()
+    until(lambda: running.open == 0)
+    assert not any("Traceback" in each for each in running.said)
+
+
 def sealed(head: bytes) -> None:
     lines = [line.lower() for line in head.decode("latin-1").split("\r\n")]
     for name, value in guard.HEADERS.items():

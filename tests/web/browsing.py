@@ -21,6 +21,7 @@ from families import tiny
 
 import keyhole
 from keyhole.models import Model
+from keyhole.web import serve
 from keyhole.web.app import create
 
 LAYERS, CELLS = 2, 160
@@ -53,17 +54,16 @@ class Site:
 
 @contextmanager
 def served(run: keyhole.Run) -> Iterator[str]:
-    config = uvicorn.Config(create(run, model=small()), port=0, log_level="warning", ws="none", lifespan="off")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        assert thread.is_alive(), "the server did not start"
-        time.sleep(0.02)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    yield f"http://127.0.0.1:{port}/"
-    server.should_exit = True
-    thread.join(10)
+    server = uvicorn.Server(serve.configured(create(run, model=small())))
+    with serve.bind("127.0.0.1", 0) as listening:
+        thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+        thread.start()
+        while not server.started:
+            assert thread.is_alive(), "the server did not start"
+            time.sleep(0.02)
+        yield serve.address("127.0.0.1", listening.getsockname()[1])
+        server.should_exit = True
+        thread.join(10)
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):

@@ -54,10 +54,7 @@ def test_every_address_is_described(operations: dict[str, Any]) -> None:
 
 
 ASKED = [
-    pytest.param(label, mode, id=f"{label} {mode.value}")
-    for label in sorted(OPERATIONS)
-    for mode in GenerationMode
-    if mode is GenerationMode.POSITIVE or label.startswith("POST") or "{" in label  # else nothing can be asked wrongly
+    pytest.param(label, mode, id=f"{label} {mode.value}") for label in sorted(OPERATIONS) for mode in GenerationMode
 ]
 
 

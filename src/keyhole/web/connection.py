@@ -44,14 +44,23 @@ def most_connections() -> int:
     return max(16, min(MOST_CONNECTIONS, files - _RESERVED_FILES))
 
 
+def _tells(record: logging.LogRecord) -> bool:
+    """Whether the terminal is to see it: our own failures. What a client sends wrong is its own business, and a flood of it
+    must not fill the terminal; what Ctrl-C cut short did not fail."""
+    cut = record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError)
+    return record.levelno >= logging.ERROR and not cut
+
+
+_log = logging.getLogger("uvicorn.error.keyhole")
+_log.addFilter(_tells)  # a level would be reset when uvicorn sets up its logging
+
+
 class Connection(H11Protocol):
     """uvicorn's connection, with bounds."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        # what a client sends wrong is its own business: a flood of it must not fill the terminal; our own failures are told
-        self.logger = logging.getLogger("uvicorn.error.keyhole")
-        self.logger.setLevel(logging.ERROR)
+        self.logger = _log
         self.timeout_keep_alive = LONGEST_IDLE  # type: ignore[assignment]
         self._since: float | None = None
         """since when a whole request is being waited for; None while one is being answered"""
@@ -107,12 +116,12 @@ class Connection(H11Protocol):
         self.transport.close()
 
     def shutdown(self) -> None:
-        with contextlib.suppress(
-            h11.LocalProtocolError
-        ):  # a connection that failed already has nothing to say goodbye with
+        """The server ends: who waits for an answer gets it; who has not asked, or does not read, is not waited for."""
+        if self.behind_since() is not None:
+            self.transport.abort()
+            return
+        with contextlib.suppress(h11.LocalProtocolError):  # a connection that failed has nothing to say goodbye with
             super().shutdown()
-        if not self._answering:
-            self.transport.close()
 
     def _unsupported_upgrade_warning(self) -> None:
         pass

@@ -63,6 +63,7 @@ def configured(app: Guard) -> uvicorn.Config:
         log_level="warning",
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         timeout_graceful_shutdown=3,
         h11_max_incomplete_event_size=LARGEST_HEADERS,
     )

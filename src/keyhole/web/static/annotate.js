@@ -144,7 +144,7 @@ function who(run, layer, cell) {
  * @param {data.Annotation[]} mine
  */
 function desk(run, cell, name, mine) {
-  const kept = `keyhole.draft.${run.model.name}.${cell.address}.${name}`;
+  const kept = `keyhole.draft.${run.checksum}.${cell.address}.${name}`;
   const before = mine.findLast((each) => each.layer === cell.layer && each.cell === cell.cell);
   const draft = read(kept) ?? { patterns: structuredClone(before?.patterns ?? []), active: 0 };
   if (!draft.patterns.length) draft.patterns.push(empty());
@@ -317,7 +317,8 @@ function desk(run, cell, name, mine) {
     try {
       await data.post("api/annotations", { annotator: name, layer: cell.layer, cell: cell.cell, patterns, skipped });
     } catch (error) {
-      replace(said, failure(error), "Nothing is lost: your marks stay in this browser.");
+      const lost = error instanceof data.Failure && error.code === "run_changed";
+      replace(said, failure(error), !lost && "Nothing is lost: your marks stay in this browser.");
       return;
     }
     forget(kept);

@@ -168,6 +168,27 @@ function frame(run, page) {
   }
 }
 
+/** @type {Record<string, string>} */
+const LOST = {
+  run_changed:
+    "The run at this address was replaced. Reload to see the new one. What you typed here and did not save belongs to the old run: copy what you need first.",
+  run_gone: "The run at this address is gone: it was moved or deleted. Nothing can be saved until it is back.",
+};
+let standing = "";
+
+/** Say that the run of this page is no longer served. What stands in the page stays. @param {string} code */
+function stand(code) {
+  if (code === standing || (code === "" && standing === "run_changed")) return;
+  standing = code;
+  const bar = byId("lost");
+  bar.hidden = code === "";
+  replace(
+    bar,
+    code && h("p", {}, LOST[code]),
+    code && h("button", { type: "button", onclick: () => location.reload() }, "Reload"),
+  );
+}
+
 // Going about
 
 async function random() {
@@ -288,5 +309,6 @@ byId("help").addEventListener("click", (event) => {
   if (event.target === byId("help")) /** @type {HTMLDialogElement} */ (byId("help")).close();
 });
 history.scrollRestoration = "manual";
+window.addEventListener(data.STANDING, (event) => stand(/** @type {CustomEvent<string>} */ (event).detail));
 window.addEventListener("hashchange", () => void show(false));
 void show(true);

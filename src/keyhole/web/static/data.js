@@ -4,7 +4,7 @@
 import * as unpack from "./unpack.js";
 
 /**
- * @typedef {{keyhole: string, live: boolean,
+ * @typedef {{keyhole: string, live: boolean, checksum: string,
  *   model: {name: string, family: string, layers: number, cells: number, signed: boolean},
  *   corpus: {sources: string[], documents: number, units: number, tokens: number, distinct_prefixes: number, scanned_prefixes: number},
  *   config: {top: number, per: string, unit: string, context: number},
@@ -37,7 +37,19 @@ import * as unpack from "./unpack.js";
  */
 
 /** What went wrong, in words for the reader. */
-export class Failure extends Error {}
+export class Failure extends Error {
+  /** @param {string} message @param {string} [code] the server's name for it */
+  constructor(message, code = "") {
+    super(message);
+    this.code = code;
+  }
+}
+
+/** The event that says whether the server still serves the run of this page: its detail is a code of `LOST`, or "" if it does. */
+export const STANDING = "keyhole-standing";
+const LOST = ["run_changed", "run_gone"];
+/** The run this page shows, for every request to name: a server may have been given another one meanwhile. */
+let bound = "";
 
 const KEPT = 400;
 /** @type {Map<string, Promise<any>>} */
@@ -67,13 +79,16 @@ function get(path) {
 async function request(path, options) {
   let response;
   try {
-    response = await fetch(path, { credentials: "same-origin", ...options });
+    const named = bound ? { "keyhole-run": bound } : {};
+    response = await fetch(path, { credentials: "same-origin", ...options, headers: { ...options?.headers, ...named } });
   } catch {
     throw new Failure(`${path} could not be fetched. Is the server still running?`);
   }
   const body = await response.json().catch(() => null);
+  const code = body?.error?.code ?? "";
+  if (response.ok || LOST.includes(code)) window.dispatchEvent(new CustomEvent(STANDING, { detail: code }));
   if (response.ok && body !== null) return body;
-  if (body?.error?.message) throw new Failure(body.error.message);
+  if (body?.error?.message) throw new Failure(body.error.message, code);
   if (response.status === 404) throw new Failure(`There is no ${path} here.`);
   throw new Failure(
     response.ok ? `${path} is no JSON.` : `${path} was answered with ${response.status} ${response.statusText}.`,
@@ -89,7 +104,11 @@ export function post(path, body) {
 }
 
 /** @returns {Promise<Run>} */
-export const run = () => get("data/run.json");
+export const run = async () => {
+  const found = await get("data/run.json");
+  if (found.live) bound = found.checksum;
+  return found;
+};
 /** @returns {Promise<CellMap>} */
 export const map = () => get("data/map.json");
 /** @returns {Promise<{figures: Figure[]}>} */
@@ -110,5 +129,5 @@ export const units = async (chunk) =>
   unpack.units(await request(`data/units/${chunk}.json`), (await run()).model.cells);
 /** Never kept: others write there too. @returns {Promise<Annotations>} */
 export const annotations = () => request("data/annotations.json", { cache: "no-store" });
-/** @returns {Promise<{model: string, loaded: boolean, limits: {prompt_tokens: number, edits: number, prompt_characters: number}}>} */
+/** @returns {Promise<{model: string, loaded: boolean, limits: {prompt_tokens: number, edits: number, prompt_characters: number, positions: number}}>} */
 export const status = () => request("api/status", { cache: "no-store" });

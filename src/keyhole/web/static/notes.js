@@ -2,6 +2,7 @@
 /** What people wrote about a cell: patterns they found, and a note that saves itself. */
 import * as data from "./data.js";
 import { h, replace } from "./dom.js";
+import { forget, keep, recall } from "./memory.js";
 import { failure } from "./parts.js";
 import { counted, visible } from "./text.js";
 
@@ -43,7 +44,7 @@ export function written(cell, run) {
             ),
           )
           .flat(),
-        run.live ? notebook(cell, note) : note && h("p", { class: "note" }, h("bdi", {}, visible(note))),
+        run.live ? notebook(cell, note, `keyhole.note.${run.checksum}.${cell.address}`) : note && h("p", { class: "note" }, h("bdi", {}, visible(note))),
         run.live &&
           cell.triggers.length > 2 &&
           h("p", {}, h("a", { href: `#/annotate/L${cell.layer}/${cell.cell}` }, "Annotate its triggers")),
@@ -54,18 +55,22 @@ export function written(cell, run) {
   return whole;
 }
 
-/** A note that saves itself. @param {data.Cell} cell @param {string} note */
-function notebook(cell, note) {
+/** A note that saves itself; what could not be saved stays in this browser. @param {data.Cell} cell @param {string} note @param {string} kept */
+function notebook(cell, note, kept) {
   const said = h("span", { class: "soft small", role: "status" });
   let timer = 0;
   let stored = note;
   const save = async () => {
     clearTimeout(timer);
     const text = field.value;
-    if (text === stored) return;
+    if (text === stored) {
+      forget(kept);
+      return;
+    }
     try {
       await data.post("api/notes", { layer: cell.layer, cell: cell.cell, text });
       stored = text;
+      if (field.value === text) forget(kept);
       said.textContent = "Saved.";
     } catch (error) {
       said.textContent = `Not saved: ${/** @type {Error} */ (error).message}`;
@@ -79,10 +84,14 @@ function notebook(cell, note) {
     onchange: save,
     oninput: () => {
       said.textContent = "";
+      keep(kept, field.value);
       clearTimeout(timer);
       timer = window.setTimeout(save, 1000);
     },
   });
-  field.value = note;
+  const left = recall(kept);
+  field.value = left ?? note;
+  if (left !== null && left !== note)
+    replace(said, "Not saved yet. ", h("button", { type: "button", class: "quiet", onclick: save }, "Save"));
   return h("p", { class: "notebook" }, field, said);
 }
