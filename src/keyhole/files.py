@@ -53,7 +53,7 @@ def sync_folder(path: Path) -> None:
     try:
         os.fsync(folder)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EBADF):  # some network file systems refuse
+        if error.errno not in (errno.EINVAL, errno.EBADF, errno.ENOTSUP):  # some network file systems refuse
             raise
     finally:
         os.close(folder)

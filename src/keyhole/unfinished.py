@@ -7,6 +7,7 @@ Nothing is deleted that is not recognisably a run, or the beginning of one.
 
 from __future__ import annotations
 
+import glob
 import os
 import secrets
 import shutil
@@ -166,16 +167,17 @@ class Partial:
     def put_in_place(self) -> None:
         """The last step, which a resumed scan may have to take. The lock is held to its end."""
         shutil.rmtree(self.path / "plan", ignore_errors=True)
-        replaced = held = None
+        held = None
         if os.path.lexists(self.out):
             store.check_ours(self.out)
             held = store.lock(self.out)  # an analysis that is being written would land in the new run
-            replaced = self.out.with_name(f"{self.out.name}.replaced-{secrets.token_hex(4)}")
-            self.out.rename(replaced)
+            self.out.rename(self.out.with_name(f"{self.out.name}.replaced-{secrets.token_hex(4)}"))
         self.path.rename(self.out)
         files.sync_folder(self.out.parent)
-        if replaced and held:
-            shutil.rmtree(replaced, ignore_errors=True)
+        for replaced in self.out.parent.glob(f"{glob.escape(self.out.name)}.replaced-????????"):
+            if store.is_ours(replaced):  # also what a kill between the two renames left
+                shutil.rmtree(replaced, ignore_errors=True)
+        if held:
             held.close()
         (self.out / "lock").unlink(missing_ok=True)
         files.sync_folder(self.out)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import DiskFull, RunError, RunExists, UsageError
+from ..files import sync_folder
 from ..run import Run
 from .app import static_file, static_files
 from .contract import Explorer, compact
@@ -210,7 +211,7 @@ def _put_in_place(beside: Path, site: Path) -> None:
         except BaseException:
             old.rename(site)
             raise
-    _sync_folder(site.parent)
+    sync_folder(site.parent)
     with contextlib.suppress(RunExists):
         _check_leftover(old)
         shutil.rmtree(old, ignore_errors=True)
@@ -234,24 +235,9 @@ def _flush(folder: Path) -> None:
         for _ in several.map(_sync_file, (where / name for where, names in found for name in names)):
             pass
     for where, _ in reversed(found):
-        _sync_folder(where)
+        sync_folder(where)
 
 
 def _sync_file(file: Path) -> None:
     with file.open("rb+") as opened:
         os.fsync(opened.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    """The names in a folder, on disk. Not every system can."""
-    try:
-        opened = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(opened)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
-            raise
-    finally:
-        os.close(opened)
