@@ -211,8 +211,10 @@ def applied(model: Model, edits: Iterable[Edit], starts: int | None = None) -> I
     """
     edits = check(edits, model)
     with model.lock, contextlib.ExitStack() as hooks:
+        hooks.callback(setattr, model, "edits", model.edits)
         for handle in _register(model, edits, starts):
             hooks.callback(handle.remove)
+        model.edits = (*model.edits, *edits)  # a scan meanwhile is one of the edited model, and says so
         yield
 
 

@@ -362,6 +362,23 @@ def test_a_scan_in_processes_passes_edits_and_revision_on(text: Path, tmp_path: 
     assert two.manifest["model"]["edits"][0]["scale"] == -2.0
 
 
+def test_a_scan_of_a_model_that_is_edited_for_a_while_says_so(text: Path, tmp_path: Path) -> None:
+    """A ReLU cell that is scaled by −1 has negative coefficients only, and its triggers are on the negative side."""
+    model = tiny("gpt2", activation_function="relu")
+    plain = keyhole.scan(model, [text], out=tmp_path / "plain", **OPTIONS)
+    with keyhole.intervene.applied(model, [keyhole.Edit(1, 3, -1.0)]):
+        edited = keyhole.scan(model, [text], out=tmp_path / "edited", **OPTIONS)
+    assert model.edits == ()
+    assert edited.manifest["model"]["fingerprint"] != plain.manifest["model"]["fingerprint"]
+    assert edited.manifest["model"]["edits"] == [{"layer": 1, "cell": 3, "scale": -1.0, "positions": None}]
+    assert edited.signed
+    assert not plain.signed
+    assert not edited["L1.3"].triggers
+    before, after = plain["L1.3"].triggers, edited["L1.3"].triggers_negative
+    assert before
+    assert [(t.unit, t.position, -t.coefficient) for t in after] == [(t.unit, t.position, t.coefficient) for t in before]
+
+
 def test_numbers_of_numpy_and_numbers_that_cannot_be(text: Path, tmp_path: Path) -> None:
     import numpy as np
 
