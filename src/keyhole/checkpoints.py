@@ -1,7 +1,7 @@
 """From a name to weights: hub ids, local folders, `.gguf` files. Pickled checkpoints are never opened.
 
 What a folder says about itself is checked before a library acts on it: its configuration, which files hold the weights, their
-sizes. Whatever a library raises on the rest is told as a `ModelError`: a checkpoint is somebody else's file.
+sizes. Whatever a library raises on the rest becomes a `ModelError`, for a checkpoint is a file from elsewhere.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ def test_a_flipped_byte_of_unchecked_parquet_pages_raises_nothing_else(tmp_path:
 
 
 @pytest.mark.parametrize("pack", PACKS)
-def test_several_frames_are_one_file_and_anything_else_behind_them_is_damage(pack: str, tmp_path: Path) -> None:
+def test_several_frames_are_one_file_and_anything_else_after_them_is_damage(pack: str, tmp_path: Path) -> None:
     path = tmp_path / f"a.txt{pack}"
     first, second = PACKS[pack](b"one\n"), PACKS[pack](b"two\n")
     assert read(path, first + second) == ["one", "two"]
