@@ -67,6 +67,7 @@ class Connection(H11Protocol):
         self._unread, self._read_at = 0, 0.0
         """bytes of answers that the client has not taken, and when it last took some"""
         self._next_look: asyncio.TimerHandle | None = None
+        self._ending = False
 
     # What uvicorn calls
 
@@ -117,6 +118,7 @@ class Connection(H11Protocol):
 
     def shutdown(self) -> None:
         """The server ends: who waits for an answer gets it; who has not asked, or does not read, is not waited for."""
+        self._ending = True
         if self.behind_since() is not None:
             self.transport.abort()
             return
@@ -158,7 +160,7 @@ class Connection(H11Protocol):
             self._read_at = now
         self._unread = unread
         if unread:
-            if now - self._read_at > SLOWEST_READER:
+            if self._ending or now - self._read_at > SLOWEST_READER:
                 self.transport.abort()
         elif not self._answering and self._since is not None and now - self._since > SLOWEST_HEADERS:
             self.transport.abort()
