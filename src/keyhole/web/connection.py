@@ -2,7 +2,7 @@
 
 uvicorn waits without end for the rest of a request and for a client to read its answer, so a few hundred half-open
 connections would take every file descriptor of the process. Here each connection is looked at once a second, and closed when
-its client is behind for too long. If too many are open, the one whose client is behind the longest makes room.
+its client is behind for too long. If too many are open, the one that has waited longest for its client makes room.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Connection(H11Protocol):
         return self._since
 
     def _make_room(self) -> None:
-        """Close the connections whose clients are behind the longest until there are not too many. If every client is
+        """Close the connections that have waited longest for their clients, until there are not too many. If every client is
         waiting for us, the newest connection goes."""
         while len(self.connections) > most_connections():
             others = cast("list[Connection]", [each for each in self.connections if each is not self])
