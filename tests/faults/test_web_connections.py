@@ -300,7 +300,7 @@ def test_a_client_that_leaves_in_the_middle_saves_nothing(running: Running, run:
     assert running.said == []
 
 
-def test_the_server_ends_at_once_whoever_hangs_on(running: Running) -> None:
+def test_the_server_ends_at_once_despite_clients_that_hang_on(running: Running) -> None:
     many = b"GET /static/vega.js HTTP/1.1\r\nHost: localhost\r\n\r\n" * 30
     with held(running, 20, b"GET / HT"), held(running, 5, many) as unread:
         assert all(made.recv(1) for made in unread)

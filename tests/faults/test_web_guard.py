@@ -211,7 +211,13 @@ def test_no_request_makes_the_server_fail(run: keyhole.Run, token: str | None) -
         st.lists(st.tuples(names, st.one_of(texts, likely)), max_size=5),
         st.booleans(),
     )
-    @hypothesis.settings(max_examples=300, deadline=None, database=None, derandomize=True)
+    @hypothesis.settings(
+        max_examples=300,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
     def check(method: str, path: str, query: bytes, headers: list[tuple[str, str]], hosted: bool) -> None:
         given = [(name.encode(), value.encode("latin-1")) for name, value in headers]
         status, _ = ask(app, method, path, query, [(b"host", b"localhost")] * hosted + given)

@@ -2,7 +2,7 @@
 
 uvicorn waits without end for the rest of a request and for a client to read its answer, so a few hundred half-open
 connections would take every file descriptor of the process. Here each connection is looked at once a second, and closed when
-its client is behind for too long. If too many are open, the one whose client is behind the longest makes room.
+its client is behind for too long. If too many are open, the one that has waited longest for its client makes room.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ class Connection(H11Protocol):
         self._unread, self._read_at = 0, 0.0
         """bytes of answers that the client has not taken, and when it last took some"""
         self._next_look: asyncio.TimerHandle | None = None
+        self._ending = False
 
     # What uvicorn calls
 
@@ -117,6 +118,7 @@ class Connection(H11Protocol):
 
     def shutdown(self) -> None:
         """The server ends: who waits for an answer gets it; who has not asked, or does not read, is not waited for."""
+        self._ending = True
         if self.behind_since() is not None:
             self.transport.abort()
             return
@@ -139,7 +141,7 @@ class Connection(H11Protocol):
         return self._since
 
     def _make_room(self) -> None:
-        """Close the connections whose clients are behind the longest until there are not too many. If every client is
+        """Close the connections that have waited longest for their clients, until there are not too many. If every client is
         waiting for us, the newest connection goes."""
         while len(self.connections) > most_connections():
             others = cast("list[Connection]", [each for each in self.connections if each is not self])
@@ -158,7 +160,7 @@ class Connection(H11Protocol):
             self._read_at = now
         self._unread = unread
         if unread:
-            if now - self._read_at > SLOWEST_READER:
+            if self._ending or now - self._read_at > SLOWEST_READER:
                 self.transport.abort()
         elif not self._answering and self._since is not None and now - self._since > SLOWEST_HEADERS:
             self.transport.abort()

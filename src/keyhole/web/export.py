@@ -128,7 +128,7 @@ def _foreign(folder: Path, below: str = "") -> str | None:
 def _check_leftover(old: Path) -> None:
     """Refuse what stands where a replaced export has to wait, unless it is one that was left there."""
     with contextlib.suppress(FileNotFoundError):
-        os.lstat(old)  # a name that is too long is told now
+        os.lstat(old)  # a name that is too long fails now, not at the end
         _refuse_foreign(old)
 
 
