@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import keyhole
 from keyhole import shading, store, unfinished
+from keyhole.shard import ScanConfig
 from keyhole.values import KEPT, index
 from keyhole.web.app import create
 
@@ -59,14 +61,15 @@ def made_up(folder: Path, layers: int, cells: int, top: int) -> Path:
     partial.save(
         "extremes", np.stack([np.full((layers, cells), 9.0), np.zeros((layers, cells))], -1).astype(np.float32)
     )
-    counts = {"documents": 1, "units": UNITS, "tokens": prefixes, "distinct_prefixes": prefixes}
+    counts = {"documents": 1, "units": UNITS, "tokens": prefixes, "distinct_prefixes": prefixes, "hash": "0" * 64}
+    counts |= {"split_units": 0, "empty_units": 0, "held_out_units": 0, "truncated": False}
     manifest = {
         "schema": store.SCHEMA,
         "keyhole": keyhole.__version__,
         "model": {"source": "made-up", "revision": None, "family": "gpt2", "fingerprint": "0" * 64}
         | {"layers": layers, "cells": cells, "signed": False},
         "corpus": {"sources": ["made-up.txt"], "scanned_prefixes": prefixes, **counts},
-        "config": {"top": top, "per": "sentence", "unit": "sentence", "context": 512, "starts": 1, "bos": True},
+        "config": asdict(ScanConfig(top=top, context=512, batch_tokens=2048)) | {"starts": 1},
         "versions": {},
     }
     partial.finish(manifest, {})
@@ -102,6 +105,7 @@ def add_values(out: Path, rng: np.random.Generator, layers: int, cells: int) -> 
     store.save_array(out, "similar_cells", rng.integers(0, layers * cells, (layers, cells, 10)).astype(np.int32))
     store.save_array(out, "similar_cosines", -np.sort(-rng.random((layers, cells, 10)).astype(np.float32), axis=-1))
     store.save_lens(out, "raw", {})
+    store.save_similar(out)
 
 
 def add_shades(out: Path, rng: np.random.Generator, lengths: Any, positions: Any) -> None:

@@ -11,7 +11,7 @@ import torch
 from families import save, tiny
 
 import keyhole
-from keyhole import prompt, tables
+from keyhole import prompt, store, tables
 from keyhole.intervene import Edit
 from keyhole.recheck import verify
 
@@ -109,7 +109,7 @@ def test_every_table_and_shade(folder: str, text: Path, tmp_path: Path) -> None:
             for column, value in one.items():
                 if isinstance(value, float) and np.isfinite(value):
                     assert other[column] == pytest.approx(value, rel=0.05, abs=0.05), (name, column)
-    shades = [run._array("shading").astype(int) for run in found]
+    shades = [store.load_array(run.path, "shading").astype(int) for run in found]
     assert abs(shades[0] - shades[1]).max() <= 1
 
 

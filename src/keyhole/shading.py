@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import store
+from .errors import RunDamaged
 from .run import Run
 
 BEFORE, AFTER = 40, 8
@@ -42,6 +43,17 @@ class Shading:
         self.run, self.settings = run, settings
         arrays = [store.load_array(run.path, name) for name in store.SHADING]
         self._shades, self._offsets, self._histograms = arrays
+        cells = run.layers * run.cells
+        if (
+            [array.dtype.kind for array in arrays] != ["i", "i", "u"]
+            or [array.ndim for array in arrays[:2]] != [1, 1]
+            or len(self._offsets) != cells + 1
+            or self._histograms.shape != (run.layers, run.cells, BINS)
+            or not isinstance(settings.get("prefixes"), int)
+        ):
+            raise RunDamaged(
+                f"{run.path} is damaged: its shading does not fit the run. Analyze it again: keyhole analyze {run.path}"
+            )
         self._last: tuple[tuple[int, int], list[int]] = ((-1, -1), [])
 
     def row(self, layer: int, cell: int, slot: int, negative: bool = False) -> npt.NDArray[np.int8]:

@@ -203,7 +203,11 @@ def read(path: Path, name: str) -> list[dict[str, Any]]:
     with connect(path) as db:
         if name not in names(db):
             raise RunError(f"The table '{name}' is not filled yet. Fill it: keyhole analyze {path} --only {name}")
-        return _rows(db.execute(f'SELECT * FROM "{name}" ORDER BY rowid'))
+        rows = _rows(db.execute(f'SELECT * FROM "{name}" ORDER BY rowid'))
+    texts = [column for column, kind in SCHEMAS[name].items() if kind == "VARCHAR"]
+    if any(row[column] is None for row in rows for column in texts):
+        raise RunDamaged(f"The table '{name}' of the run's database lacks a text that `analyze` writes.")
+    return rows
 
 
 def note(path: Path, name: str) -> str | None:

@@ -10,10 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from . import store
-from .errors import RunError, UsageError
+from .errors import RunDamaged, RunError, UsageError
 from .run import Run
 
 LENSES = ("raw", "norm")
+ARRAYS = (
+    *(f"{side}_{name}" for side in ("top", "bottom") for name in ("tokens", "logits")),
+    *(f"index_{side}_{name}" for side in ("top", "bottom") for name in ("offsets", "places")),
+    *("max_prob", "entropy", "ranks"),
+)
+LARGEST_TOKEN = 1 << 24
+"""More tokens than any vocabulary has."""
 KEPT = 30
 """Tokens stored at each end of a value."""
 
@@ -66,9 +73,25 @@ class Values:
                 f"keyhole analyze {run.path} --lens {lens}"
             )
         self.run, self.lens, self.settings = run, lens, found
+        self._arrays = {name: store.load_array(run.path, store.lens_array(lens, name)) for name in ARRAYS}
+        self._arrays["norms"] = store.load_array(run.path, "values_norms")
+        self._check()
 
     def _array(self, name: str) -> npt.NDArray[Any]:
-        return store.load_array(self.run.path, store.lens_array(self.lens, name))
+        """An array, mapped when the values were opened: an analysis that replaces them on disk is not mixed with them."""
+        return self._arrays[name]
+
+    def _check(self) -> None:
+        """Refuse arrays that do not fit the run: they may come from anyone."""
+        cells = (self.run.layers, self.run.cells)
+        for name, array in self._arrays.items():
+            whole_numbers = name.startswith("index_") or name.endswith("_tokens") or name == "ranks"
+            fits = array.ndim == 1 if name.startswith("index_") else array.shape[:2] == cells and array.ndim <= 3
+            if not fits or array.dtype.kind != ("i" if whole_numbers else "f"):
+                raise _unfit(self.run, f"values_{self.lens}_{name}", f"it holds {array.dtype} of shape {array.shape}")
+            looked_at = name.endswith("_tokens") and array.size and array.nbytes <= store.CHECK_ON_OPEN
+            if looked_at and (array.min() < 0 or array.max() >= LARGEST_TOKEN):
+                raise _unfit(self.run, f"values_{self.lens}_{name}", "it names tokens that no vocabulary has")
 
     @cached_property
     def top_tokens(self) -> npt.NDArray[np.int32]:
@@ -104,7 +127,7 @@ class Values:
 
     @cached_property
     def norms(self) -> npt.NDArray[np.float32]:
-        return store.load_array(self.run.path, "values_norms")
+        return self._array("norms")
 
     # One cell
 
@@ -147,6 +170,12 @@ class Values:
             layer, cell = divmod(which, self.run.cells)
             found.append(Speaker(layer, cell, float(logits[layer, cell, slot]), slot + 1))
         return found
+
+
+def _unfit(run: Run, name: str, why: str) -> RunDamaged:
+    return RunDamaged(
+        f"{run.path} is damaged: {name}.npy does not fit the run: {why}. Analyze it again: keyhole analyze {run.path}"
+    )
 
 
 def index(tokens: npt.NDArray[Any], strength: npt.NDArray[Any], vocabulary: int) -> tuple[Any, Any]:

@@ -376,7 +376,9 @@ def test_a_scan_of_a_model_that_is_edited_for_a_while_says_so(text: Path, tmp_pa
     assert not edited["L1.3"].triggers
     before, after = plain["L1.3"].triggers, edited["L1.3"].triggers_negative
     assert before
-    assert [(t.unit, t.position, -t.coefficient) for t in after] == [(t.unit, t.position, t.coefficient) for t in before]
+    assert [(t.unit, t.position, -t.coefficient) for t in after] == [
+        (t.unit, t.position, t.coefficient) for t in before
+    ]
 
 
 def test_numbers_of_numpy_and_numbers_that_cannot_be(text: Path, tmp_path: Path) -> None:
