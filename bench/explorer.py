@@ -101,7 +101,7 @@ def add_values(out: Path, rng: np.random.Generator, layers: int, cells: int) -> 
     store.save_array(
         out, store.lens_array("raw", "ranks"), rng.integers(1, VOCABULARY, (layers, cells)).astype(np.int32)
     )
-    store.save_array(out, "values_norms", rng.random((layers, cells)).astype(np.float32))
+    store.save_array(out, store.lens_array("raw", "norms"), rng.random((layers, cells)).astype(np.float32))
     store.save_array(out, "similar_cells", rng.integers(0, layers * cells, (layers, cells, 10)).astype(np.int32))
     store.save_array(out, "similar_cosines", -np.sort(-rng.random((layers, cells, 10)).astype(np.float32), axis=-1))
     store.save_lens(out, "raw", {})

@@ -93,7 +93,7 @@ def _read(
         config = config.get_text_config()
     family = known(config.model_type)
     if os.path.isdir(where):
-        compare_sizes(Path(where), config, shown(source))
+        compare_sizes(Path(where), config, shown(source), trust)
     else:
         _inspect_hub(where, revision)
     try:
@@ -255,7 +255,7 @@ def _adapter(name: str) -> str:
 def _advice(source: str) -> str:
     return (
         f"{source} holds its weights as a pickle, which can run any code, so Keyhole does not open it. "
-        "Convert it once, on a machine you do not mind, with transformers: "
+        "Convert it once, on a machine that holds nothing of value, with transformers: "
         "AutoModelForCausalLM.from_pretrained(SOURCE).save_pretrained(FOLDER), which writes safetensors"
     )
 
@@ -263,7 +263,7 @@ def _advice(source: str) -> str:
 # What the weights say
 
 
-def compare_sizes(folder: Path, config: Any, name: str) -> None:
+def compare_sizes(folder: Path, config: Any, name: str, trust: bool) -> None:
     """Refuse weights of other sizes than the configuration's before a model is made, which might not fit in memory."""
     if getattr(config, "quantization_config", None) is not None:  # weights are stored in shapes of their own
         return
@@ -277,7 +277,7 @@ def compare_sizes(folder: Path, config: Any, name: str) -> None:
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
-        lm = AutoModelForCausalLM.from_config(config)
+        lm = AutoModelForCausalLM.from_config(config, trust_remote_code=trust)
     prefix = f"{lm.base_model_prefix}."
     for key, weight in lm.state_dict(keep_vars=True).items():
         shape = stored.get(key, stored.get(key.removeprefix(prefix)))
@@ -302,7 +302,7 @@ def _stored(folder: Path) -> Iterator[tuple[str, list[int]]]:
 
 
 def check_loaded(lm: Any, found: dict[str, Any], family: Family, name: str) -> None:
-    """Refuse a model of which something is made up, or something stored was left out that belongs to it."""
+    """Refuse a model with weights that are not in the checkpoint, or a checkpoint with weights that the model does not use."""
     if absent := sorted(found["missing_keys"]):  # they would be filled with random numbers
         raise ModelError(
             f"{name} lacks weights: {', '.join(absent[:3])}{' …' if len(absent) > 3 else ''}. "

@@ -7,6 +7,9 @@ from typing import Any
 
 from .errors import UsageError
 
+LIMITS = {"top": 1 << 20, "context": 1 << 30, "batch_tokens": 1 << 30, "max_tokens": 1 << 40}
+"""The largest value of each option of a scan that is a whole number."""
+
 
 def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
     """A whole number of at least `least`, and at most `most` if there is one; numpy's integers are whole numbers too."""
@@ -19,5 +22,5 @@ def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
     if number < least:
         raise UsageError(f"{name} is {number}; it must be a whole number of at least {least}.")
     if most is not None and number > most:
-        raise UsageError(f"{name} is {number:.3g}; it must be a whole number of at most {most:,}.")
+        raise UsageError(f"{name} is {number:.6g}; it must be a whole number of at most {most:,}.")
     return number

@@ -146,9 +146,16 @@ def scan(
     }
     edited: Any = edits
     if from_ is not None:
-        model, corpus, options, shard, revision, edited = _repeat(
-            context, from_, model, corpus, options, shard, revision, edits
-        )
+        from .repeat import repeated
+
+        rename = {"context": "context_", "compile": "compile_"}
+        given = {
+            name
+            for name in options
+            if context.get_parameter_source(rename.get(name, name)).name == "COMMANDLINE"  # type: ignore[union-attr]
+        }
+        again = repeated(from_, model, corpus, options, given, shard, revision, edits)
+        model, corpus, options, shard, revision, edited = again
     if not model or not corpus:
         raise UsageError("scan needs a MODEL and a CORPUS: keyhole scan MODEL CORPUS... --out runs/x")
     out = out or _default_out(model, corpus, shard)
@@ -177,76 +184,6 @@ def _default_out(model: str, corpus: list[str], shard: str | None) -> Path:
     text = corpus[0].removeprefix("hf:").replace(":", "-") if corpus[0] != "-" else "stdin"
     names = [Path(model).name.removesuffix(".gguf"), Path(text).name.split(".")[0] or "text"]
     return Path("runs", "-".join(names + ([shard.replace("/", "-of-")] if shard else [])))
-
-
-def _repeat(
-    context: typer.Context,
-    path: Path,
-    model: str,
-    corpus: list[str] | None,
-    options: dict[str, Any],
-    shard: str | None,
-    revision: str | None,
-    edits: Path | None,
-) -> tuple[str, list[str], dict[str, Any], str | None, str | None, Any]:
-    """Options of an earlier run, with those given on this command line on top. Trust is never taken over."""
-    from . import trust
-    from .errors import UntrustedSource, UsageError
-    from .manifest import read_file
-
-    path = path / "manifest.json" if path.is_dir() else path
-    if not path.is_file():
-        raise UsageError(f"--from {path}: not a manifest that can be read: there is no such file. Give a run.")
-    manifest = read_file(path)
-    before, about, texts = manifest["config"], manifest["model"], manifest["corpus"]["sources"]
-    if not (model and corpus) and not trust.is_own(path.parent, manifest["checksum"]):
-        named = " and ".join(
-            ([] if model else [f"the model {about['source']!r}"]) + ([] if corpus else [f"the corpus {texts!r}"])
-        )
-        if not _confirm(f"{path} was not written by you on this machine. It names {named}. Use them?"):
-            raise UntrustedSource(
-                f"{path} was not written by you on this machine, and names {named}. If that is what you mean, give them on the "
-                "command line: keyhole scan MODEL CORPUS --from MANIFEST"
-            )
-    rename = {"context": "context_", "compile": "compile_"}
-    given = {
-        name: value
-        for name, value in options.items()
-        if context.get_parameter_source(rename.get(name, name)).name == "COMMANDLINE"  # type: ignore[union-attr]
-    }
-    merged = {name: before.get(name, value) for name, value in options.items()} | given
-    merged["trust_remote_code"] = options["trust_remote_code"]
-    if shard is None and before.get("shard"):
-        shard = "{}/{}".format(*before["shard"])
-    if not model:
-        revision = revision or about["revision"]
-    try:
-        from .intervene import parse
-
-        edited = edits if edits is not None else parse(about["edits"]) if about.get("edits") else None
-    except UsageError as error:
-        raise UsageError(f"--from {path}: its edits cannot be read. {error}") from None
-    return model or about["source"], corpus or texts, merged, shard, revision, edited
-
-
-def _confirm(question: str) -> bool:
-    """Ask at the terminal; without one the answer is no."""
-    if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
-        return False
-    return typer.confirm(printable(question), err=True)
-
-
-def _named(run: Path, model: str | None) -> str | None:
-    """The model for a run: as given on the command line, or confirmed at the terminal if someone else made the run."""
-    from . import trust
-    from .manifest import read
-
-    sealed = read(run)
-    told = str(sealed["model"]["source"])
-    if model is None and not trust.is_own(run, sealed["checksum"]):
-        question = f"{run} was not made by you on this machine. It names the model {told!r}. Load that model?"
-        return told if _confirm(question) else None
-    return model
 
 
 @app.command()
@@ -294,10 +231,14 @@ def analyze(
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Fill the run's tables: what values say, how cells compose, how layers refine the prediction. Last, shade its triggers."""
+    from . import store
     from .analysis import analyze as run_analyze
     from .progress import Stages
+    from .repeat import named_model
 
-    model = _named(run, model)
+    model = named_model(run, model)
+    if damaged := store.damaged_groups(run):
+        complain(f"{run}: these analyses are damaged, and are made again if they are asked for: {', '.join(damaged)}")
     with Stages() as progress:
         filled = run_analyze(
             run,
@@ -399,6 +340,7 @@ def verify(
 ) -> None:
     """Check the files, recompute stored coefficients from the text, report the largest difference."""
     from .recheck import verify as check
+    from .repeat import named_model
     from .run import Run
 
     opened = Run(run)
@@ -406,7 +348,7 @@ def verify(
         opened,
         cells=cells,
         seed=seed,
-        model=_named(run, model),
+        model=named_model(run, model),
         device=device,
         trust_remote_code=trust_remote_code,
     )

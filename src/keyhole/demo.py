@@ -11,6 +11,7 @@ import numpy as np
 
 from .corpus import units
 from .errors import KeyholeError
+from .files import disk_errors, replace_bytes
 from .output import printable, say
 from .run import Run
 
@@ -52,13 +53,18 @@ def write_sample(path: Path, every: int) -> Path:
 
     Every so many-th paragraph, one a line, with a blank line between addresses.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     document, lines = 0, []
     for number, unit in enumerate(units(["sotu"], "line")):
         if number % every == 0:
             lines += [""] * (unit.document != document) + [unit.text]
             document = unit.document
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    text = ("\n".join(lines) + "\n").encode()
+    with disk_errors(
+        path, full="Make room, and run the same command again.", refused="Set KEYHOLE_CACHE to another folder."
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.is_file() or path.read_bytes() != text:  # a scan that is resumed looks at the file's time
+            replace_bytes(path, text, alone=False)
     return path
 
 

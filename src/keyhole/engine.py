@@ -9,7 +9,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from . import __version__, corpus, manifest, reader, store, unfinished
+from .checkpoints import name_of
+from .checks import whole
 from .errors import DiskFull, Interrupted, RunError, UsageError
 from .files import disk_errors, read_json, write_json
 from .kernels import AnyIndex
@@ -78,13 +80,16 @@ def scan(
         raise TypeError(f"scan() got unknown options: {', '.join(sorted(unknown))}")
     config = ScanConfig(**options, shard=parse_shard(shard) if isinstance(shard, str) else shard)
     options = {name: getattr(config, name) for name in options}
+    if not isinstance(sources, (str, os.PathLike, Iterable)):
+        raise UsageError(f"The corpus is {sources!r:.60}; it must be a name or a list of names.")
     named = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
-    names = [os.fspath(source) for source in named]
+    names = [corpus.name_of(source) for source in named]
     if not isinstance(model, Model):
-        model = os.fspath(model)
-    if processes < 1 or (processes > 1 and shard is not None):
+        model = name_of(model)
+    processes = whole("processes", processes, 1)
+    if processes > 1 and shard is not None:
         raise UsageError(
-            f"{processes} processes cannot be: give at least 1, and with --shard only 1 (each would be a shard of its own)."
+            f"{processes} processes cannot scan one shard: each would be a shard of its own. Leave one out."
         )
     job = Job(model, names, config, revision, edits)
     if processes > 1:
@@ -92,7 +97,7 @@ def scan(
 
         corpus.expand(names)
         return scan_in_processes(
-            job, Path(out), int(processes), resume=resume, force=force, progress=progress or Silent(), options=options
+            job, Path(out), processes, resume=resume, force=force, progress=progress or Silent(), options=options
         )
     partial = Partial(Path(out))
     with disk_errors(partial.path):
@@ -105,7 +110,7 @@ def scan(
             corpus.expand(names)  # a wrong name is refused before the model is loaded
             return _scan(job, partial, progress or Silent())
         except BaseException:
-            _drop_if_nothing_done(partial)
+            drop_if_nothing_done(partial)
             raise
         finally:
             partial.close()
@@ -137,7 +142,8 @@ class Job:
     @property
     def inputs(self) -> list[str]:
         """What the scan reads, by name: a run must never replace any of it."""
-        return [*self.names, self.model if isinstance(self.model, str) else self.model.source]
+        edits = [os.fspath(self.edits)] if isinstance(self.edits, (str, os.PathLike)) else []
+        return [*self.names, self.model if isinstance(self.model, str) else self.model.source, *edits]
 
     def identity(self, model: Model, config: ScanConfig) -> dict[str, Any]:
         """What two scans must share to give the same run; `config` is resolved."""
@@ -197,7 +203,7 @@ def _check_same(job: Job, sealed: dict[str, Any], path: Path) -> None:
             )
 
 
-def _drop_if_nothing_done(partial: Partial) -> None:
+def drop_if_nothing_done(partial: Partial) -> None:
     """A failure before the plan stood leaves nothing worth resuming, so leave nothing behind."""
     if not partial.plan.summary.exists() and not partial.sealed and not partial.shards():
         partial.drop()

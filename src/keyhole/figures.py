@@ -472,7 +472,7 @@ def _bundle() -> str:
     if kept:
         with contextlib.suppress(OSError):
             kept.parent.mkdir(parents=True, exist_ok=True)
-            files.replace_file(kept, lambda file: file.write(f"{text}\n{ending}".encode()))
+            files.replace_bytes(kept, f"{text}\n{ending}".encode(), alone=False)
     return text
 
 

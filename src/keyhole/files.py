@@ -1,4 +1,4 @@
-"""How bytes reach the disk. Everything Keyhole keeps is written through this module, for three promises:
+"""How bytes reach the disk. Runs, plans and analyses are written through this module, for three promises:
 
 whole      a file appears complete or not at all: written beside under another name, then renamed
 durable    data is flushed before the name that points to it, and the folder after: a power cut leaves the old file or the new
@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
 import stat
 from collections.abc import Callable, Iterator
@@ -51,26 +52,52 @@ def sync_folder(path: Path) -> None:
         return
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(folder)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EBADF, errno.ENOTSUP):  # some network file systems refuse
-            raise
+        sync_names(folder)
     finally:
         os.close(folder)
 
 
-def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write beside, flush, rename, flush the folder: a kill or a power cut leaves the old file or the new one."""
-    beside = path.with_name(path.name + ".new")
+def sync_names(folder: int) -> None:
+    """`sync_folder`, of a folder that is open. Some network file systems refuse it."""
     try:
-        with create(beside) as file:
-            write(file)
-            sync(file)
-        beside.replace(path)
+        os.fsync(folder)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EBADF, errno.ENOTSUP):
+            raise
+
+
+def make_folder(path: Path) -> None:
+    """A folder with its parents, each flushed into the folder above it."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        sync_folder(folder.parent)
+
+
+@contextlib.contextmanager
+def beside(path: Path, *, alone: bool = True) -> Iterator[Path]:
+    """The name under which a file is written before it takes the place of `path`, flushed by the caller: a kill or a power
+    cut leaves the old file or the new one. Without a lock (`alone` is False) each writer has a name of its own."""
+    name = path.with_name(f"{path.name}.new" if alone else f"{path.name}.{secrets.token_hex(4)}.new")
+    try:
+        yield name
+        name.replace(path)
     except BaseException:
-        beside.unlink(missing_ok=True)
+        name.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def replace_file(path: Path, write: Callable[[BinaryIO], object], *, alone: bool = True) -> None:
+    """Write a file, whole or not at all."""
+    with beside(path, alone=alone) as name, create(name) as file:
+        write(file)
+        sync(file)
+
+
+def replace_bytes(path: Path, content: bytes, *, alone: bool = True) -> None:
+    """`replace_file`, of bytes."""
+    replace_file(path, lambda file: file.write(content), alone=alone)
 
 
 def copy_file(source: Path, target: Path) -> None:
@@ -85,6 +112,7 @@ def subfolder(path: Path, name: str) -> Path:
     folder = path / name
     with contextlib.suppress(FileExistsError):
         folder.mkdir()
+        sync_folder(path)
     if not stat.S_ISDIR(folder.lstat().st_mode):
         raise RunError(f"{folder} is a link or a file where a folder is needed. Remove it, and try again.")
     return folder
@@ -118,7 +146,7 @@ def is_plain_name(value: Any) -> bool:
 
 
 def seal(value: dict[str, Any]) -> dict[str, Any]:
-    """The value with a checksum of itself. It tells damage; it has no key, so it tells nothing about who wrote it."""
+    """The value with a checksum of itself, which shows damage. It has no key, so it does not show who wrote the value."""
     body = {key: each for key, each in value.items() if key != "checksum"}
     return {**body, "checksum": hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()}
 
@@ -126,7 +154,7 @@ def seal(value: dict[str, Any]) -> dict[str, Any]:
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """A sealed JSON object, whole or not at all."""
     text = json.dumps(seal(value), indent=2, ensure_ascii=False) + "\n"
-    replace_file(path, lambda file: file.write(text.encode("utf-8", "backslashreplace")))
+    replace_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
 def read_json(path: Path, advice: str) -> dict[str, Any]:
@@ -195,19 +223,13 @@ def write_array(path: Path, array: Array) -> None:
 
 def replace_array(path: Path, array: Array) -> None:
     """A .npy file, whole or not at all."""
-    beside = path.with_name(path.name + ".new")
-    try:
-        write_array(beside, array)
-        beside.replace(path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
+    with beside(path) as name:
+        write_array(name, array)
 
 
 def new_memmap(path: Path, dtype: npt.DTypeLike, length: int) -> np.memmap[Any, np.dtype[Any]]:
-    """A zeroed array on disk to be changed in place, then given to `flush_memmap`. Its room is taken now: a full disk is an
-    error here, not a crash later."""
+    """A zeroed array on disk to be changed in place, then given to `flush_memmap`. Its space is reserved now, so that a full
+    disk is an error here and not a crash later."""
     create(path).close()
     array = np.lib.format.open_memmap(path, "w+", np.dtype(dtype), (length,))
     if hasattr(os, "posix_fallocate"):
@@ -224,17 +246,35 @@ def flush_memmap(path: Path, array: np.memmap[Any, np.dtype[Any]]) -> None:
 
 # Errors
 
+REFUSALS = {
+    getattr(errno, name)
+    for name in (
+        "EACCES",
+        "EPERM",
+        "EROFS",
+        "EIO",
+        "EFBIG",
+        "ENOENT",
+        "ENOTDIR",
+        "EEXIST",
+        "EISDIR",
+        "ENAMETOOLONG",
+        "ELOOP",
+    )
+}
+"""Errors that mean: this cannot be written here."""
+
 
 @contextlib.contextmanager
 def disk_errors(
     what: Path,
     full: str = "Make room and run the same command with --resume; what is done is kept.",
-    refused: str = "Choose another --out.",
+    refused: str = "Choose another directory.",
 ) -> Iterator[None]:
     """Turn the operating system's refusals into ours. `full` and `refused` say what to do about each."""
     try:
         yield
-    except BrokenPipeError:  # whoever read the output is gone; no disk is at fault
+    except BrokenPipeError:  # the reader of the output has gone; this is no disk error
         raise
     except OSError as error:
         name = error.filename or what
@@ -242,7 +282,9 @@ def disk_errors(
             raise DiskFull(
                 f"The disk is full: writing {name} failed with {_free(what) / 1e6:,.0f} MB free. {full}"
             ) from error
-        raise RunError(f"{name} cannot be written: {error.strerror or error}. {refused}") from error
+        if error.errno in REFUSALS:
+            raise RunError(f"{name} cannot be written: {error.strerror}. {refused}") from error
+        raise RunError(f"The operating system refused something: {error}") from error
 
 
 def _free(path: Path) -> int:

@@ -20,6 +20,7 @@ import torch
 
 from .checkpoints import _installed, check_loaded, quieten, reason
 from .errors import KeyholeError, MissingExtra, ModelError
+from .files import sync, sync_folder
 from .formats import shown
 from .store import cache_dir
 
@@ -35,7 +36,7 @@ def convert(path: Path) -> Path:
     for package in ("gguf", "accelerate"):
         if not _installed(package):
             raise MissingExtra(package, "gguf", "Reading .gguf files")
-    folder = _cache() / "models" / f"{path.stem}-{_digest(path)[:16]}"
+    folder = cache_dir() / "models" / f"{path.stem}-{_digest(path)[:16]}"
     if folder.is_dir():
         return folder
     quieten()
@@ -50,15 +51,6 @@ def convert(path: Path) -> Path:
         ) from error
     _save(lm, tokenizer, folder)
     return folder
-
-
-def _cache() -> Path:
-    try:
-        return cache_dir()
-    except RuntimeError as error:  # no home directory
-        raise ModelError(
-            f"There is no place to keep the converted model: {error} Set KEYHOLE_CACHE to a folder that can be written."
-        ) from None
 
 
 def _digest(path: Path) -> str:
@@ -104,10 +96,12 @@ def _save(lm: Any, tokenizer: Any, folder: Path) -> None:
             _remove_left(folder)
             lm.save_pretrained(partial)
             tokenizer.save_pretrained(partial)
-            for file in (*partial.iterdir(), partial):
-                _flush(file)
+            for file in partial.iterdir():
+                with file.open("r+b") as written:
+                    sync(written)
+            sync_folder(partial)
             partial.rename(folder)
-            _flush(folder.parent)
+            sync_folder(folder.parent)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
@@ -119,17 +113,8 @@ def _save(lm: Any, tokenizer: Any, folder: Path) -> None:
             ) from error
 
 
-def _flush(path: Path) -> None:
-    """Have what was written on the disk before the name that vouches for it is."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def _remove_left(folder: Path) -> None:
-    """Remove what conversions of the same file left that were killed, long enough ago that none is still at work."""
+    """Remove what killed conversions of the same file left, if it is older than `LEFT_SECONDS`."""
     for left in folder.parent.glob(f"{glob.escape(folder.name)}.partial-*"):
         if time.time() - left.stat().st_mtime > LEFT_SECONDS:
             shutil.rmtree(left, ignore_errors=True)

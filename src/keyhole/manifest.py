@@ -1,10 +1,11 @@
-"""What a manifest and the files it lists must look like. A run may come from anyone: what is read here is compared with this
-before any other module relies on it, so that a damaged or hostile run is refused with a message instead of failing later."""
+"""The form of a manifest and of the files it lists. A run may come from anyone: it is compared with this form when it is
+opened, so that a damaged or hostile run is refused with a message instead of failing later."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from . import files, store
+from .checks import LIMITS
 from .errors import RunDamaged, RunError, SchemaTooNew
 from .unfinished import unfinished
 
@@ -83,12 +85,12 @@ FIELDS: dict[str, dict[str, Test]] = {
         "truncated": _flag,
     },
     "config": {
-        "top": _whole(1, 1 << 20),
+        "top": _whole(1, LIMITS["top"]),
         "per": _one_of("sentence", "prefix"),
         "unit": _one_of("sentence", "line", "document"),
-        "context": _whole(2, 1 << 30),
-        "max_tokens": _or_none(_whole(1)),
-        "batch_tokens": _whole(1, 1 << 30),
+        "context": _whole(2, LIMITS["context"]),
+        "max_tokens": _or_none(_whole(1, LIMITS["max_tokens"])),
+        "batch_tokens": _whole(1, LIMITS["batch_tokens"]),
         "bos": _flag,
         "text_field": _or_none(_text),
         "device": _text,
@@ -105,9 +107,9 @@ FIELDS: dict[str, dict[str, Test]] = {
 def read(path: Path) -> dict[str, Any]:
     """The manifest of the run at `path`, its own checksum, schema and types checked."""
     file = path / "manifest.json"
-    if not path.exists():
+    if not os.path.exists(path):
         raise RunError(" ".join(filter(None, [f"There is no run at {path}.", unfinished(path)])))
-    if not file.exists():
+    if not os.path.exists(file):
         raise RunDamaged(f"{path} is no run: it has no manifest.json.")
     return read_file(file)
 
@@ -131,9 +133,9 @@ def read_file(file: Path) -> dict[str, Any]:
     return found
 
 
-def check_files(path: Path, manifest: dict[str, Any], *, contents: bool | None = None) -> dict[str, files.Array]:
+def check_files(path: Path, manifest: dict[str, Any], *, contents: bool | None = None) -> None:
     """Every file of the scan and of the analyses there, whole, and (by default in runs up to `CHECK_ON_OPEN` bytes) of the
-    recorded content. Gives the scan's arrays."""
+    recorded content."""
     groups = store.analyses(path)
     if contents is None:
         added = [choices[0]["bytes"] for group in groups.values() for choices in group["files"].values()]
@@ -145,7 +147,7 @@ def check_files(path: Path, manifest: dict[str, Any], *, contents: bool | None =
         before, groups = groups, store.analyses(path)
         if groups == before:  # else an analysis was written meanwhile, and its files are looked at again
             raise RunDamaged(f"{path} is damaged: {why}. Analyze it again: keyhole analyze {path}")
-    return check_arrays(path, manifest, contents=contents)
+    check_arrays(path, manifest, contents=contents)
 
 
 def _damaged_analysis(path: Path, groups: dict[str, dict[str, Any]], contents: bool) -> str | None:
@@ -178,9 +180,8 @@ def check(file: Path, manifest: Any) -> None:
         raise _damaged(file, f"it does not list {sorted(missing)[0]}")
 
 
-def check_arrays(path: Path, manifest: dict[str, Any], *, contents: bool) -> dict[str, files.Array]:
-    """The arrays of a run, refused if their shapes or types do not fit the manifest or, with `contents`, if they name places
-    outside the corpus."""
+def check_arrays(path: Path, manifest: dict[str, Any], *, contents: bool) -> None:
+    """Refuse arrays whose shapes or types do not fit the manifest or, with `contents`, that name places outside the corpus."""
     model, corpus, config = (manifest[name] for name in ("model", "corpus", "config"))
     cells = (model["layers"], model["cells"])
     units, tokens = corpus["units"], corpus["tokens"]
@@ -209,7 +210,6 @@ def check_arrays(path: Path, manifest: dict[str, Any], *, contents: bool) -> dic
         raise _unfit(path, "repeated_counts", f"it has {len(arrays['repeated_counts']):,} entries")
     if contents:
         _check_places(path, arrays, units, tokens)
-    return arrays
 
 
 def _check_places(path: Path, arrays: dict[str, Any], units: int, tokens: int) -> None:
@@ -222,15 +222,15 @@ def _check_places(path: Path, arrays: dict[str, Any], units: int, tokens: int) -
     for side in store.SIDES:
         if f"units{side}" not in arrays:
             continue
-        where, positions = (np.asarray(arrays[name + side]) for name in ("units", "positions"))
-        if where.min() < -1 or where.max() >= units:
-            raise _unfit(path, f"units{side}", "it names units that are not there")
-        filled = where >= 0
-        lengths = offsets[where[filled].astype(np.int64) + 1] - offsets[where[filled]]
-        if ((positions[filled] < 0) | (positions[filled] >= lengths)).any():
-            raise _unfit(path, f"positions{side}", "it names positions outside their units")
-        if (filled[..., 1:] & ~filled[..., :-1]).any():
-            raise _unfit(path, f"units{side}", "a slot is filled after one that is not")
+        for where, positions in zip(arrays[f"units{side}"], arrays[f"positions{side}"], strict=True):  # layer by layer
+            if where.min() < -1 or where.max() >= units:
+                raise _unfit(path, f"units{side}", "it names units that are not there")
+            filled = where >= 0
+            lengths = offsets[where[filled].astype(np.int64) + 1] - offsets[where[filled]]
+            if ((positions[filled] < 0) | (positions[filled] >= lengths)).any():
+                raise _unfit(path, f"positions{side}", "it names positions outside their units")
+            if (filled[..., 1:] & ~filled[..., :-1]).any():
+                raise _unfit(path, f"units{side}", "a slot is filled after one that is not")
 
 
 def _damaged(file: Path, why: str) -> RunDamaged:

@@ -32,7 +32,8 @@ def merge(out: str | os.PathLike[str], parts: Iterable[str | os.PathLike[str]], 
         try:
             merge_into(partial, runs, {"merged": [str(run.path) for run in runs]})
         except BaseException:
-            partial.drop()
+            if not partial.sealed:  # a whole run that only could not be put in place is kept
+                partial.drop()
             raise
         finally:
             partial.close()
@@ -48,10 +49,11 @@ def merge_into(partial: Partial, runs: list[Run], log: dict[str, Any]) -> None:
     for name in (*(f"{each}.npy" for each in store.CORPUS), "tokenizer.json"):
         copy_file(first.path / name, partial.path / name)
     index = _merged(runs)
-    save_results(index, first._corpus["unit_offsets"], partial)
+    save_results(index, first.unit_offsets, partial)
     about = {key: value for key, value in first.manifest.items() if key not in ("files", "checksum")}
     about["config"] = {**about["config"], "shard": None}
     about["corpus"] = {**about["corpus"], "scanned_prefixes": index.n}
+    log = {**log, "stamps": store.read_log(first.path).get("stamps")}
     partial.finish(about, log, sign=all(is_own(run.path, run.manifest["checksum"]) for run in runs))
 
 
@@ -86,31 +88,35 @@ def _check_shards(runs: list[Run]) -> None:
 
 def _merged(runs: list[Run]) -> Index:
     first = runs[0]
-    offsets = first._corpus["unit_offsets"]
+    offsets = first.unit_offsets
     index = Index(first.layers, first.cells, first.top, signed=first.signed)
     split = first.manifest["corpus"]["split_units"] and first.manifest["config"]["per"] == "sentence"
-    for layer in range(first.layers):
-        rows = np.concatenate([_keys(run, layer, offsets) for run in runs], axis=-1)
-        if split:
-            rows = one_per_group(rows, unit_of(offsets, rows & 0xFFFFFFFF))
-        index.keys[:, layer] = np.sort(rows, axis=-1)[..., : first.top]
-    for run in runs:
+    for run in runs:  # one after the other: every open array takes a file descriptor
+        sides = store.SIDES[: 2 if run.signed else 1]
+        triggers = [[store.load_array(run.path, name + side) for name in store.TRIGGERS] for side in sides]
+        for layer in range(first.layers):
+            new = np.stack([_keys(m[layer], units[layer], at[layer], offsets) for m, units, at in triggers])
+            rows = np.concatenate([index.keys[:, layer], new], axis=-1)
+            if split:
+                rows = one_per_group(rows, unit_of(offsets, rows & 0xFFFFFFFF))
+            index.keys[:, layer] = np.sort(rows, axis=-1)[..., : first.top]
+        active, sums, extremes = (store.load_array(run.path, name) for name in store.STATISTICS)
         index.n += int(run.manifest["corpus"]["scanned_prefixes"])
-        index.active += run._array("active")
-        add_integers(index.sums, run._array("sums"))
-        extremes = run._array("extremes")
+        index.active += active
+        add_integers(index.sums, sums)
         np.maximum(index.extremes[..., 0], extremes[..., 0], out=index.extremes[..., 0])
         np.minimum(index.extremes[..., 1], extremes[..., 1], out=index.extremes[..., 1])
     return index
 
 
-def _keys(run: Run, layer: int, offsets: npt.NDArray[np.int64]) -> Keys:
-    """The stored triggers of a layer as keys again, [sides, cells, top]."""
-    sides: list[Keys] = []
-    for side in store.SIDES[: 2 if run.signed else 1]:
-        coefficients, units, positions = (run._array(name + side)[layer] for name in store.TRIGGERS)
-        empty = units < 0
-        magnitude = np.where(empty, np.float32(1), np.abs(coefficients))
-        tokens = offsets[np.maximum(units, 0)] + positions
-        sides.append(np.where(empty, UNFILLED, pack(magnitude, tokens)))
-    return np.stack(sides)
+def _keys(
+    coefficients: npt.NDArray[np.float32],
+    units: npt.NDArray[np.int32],
+    positions: npt.NDArray[np.int32],
+    offsets: npt.NDArray[np.int64],
+) -> Keys:
+    """Stored triggers as keys again."""
+    empty = units < 0
+    magnitude = np.where(empty, np.float32(1), np.abs(coefficients))
+    tokens = offsets[np.maximum(units, 0)] + positions
+    return np.where(empty, UNFILLED, pack(magnitude, tokens))

@@ -23,7 +23,7 @@ import torch
 
 from . import store
 from .children import start_child
-from .engine import Job, Progress, already_done, finish_sealed, scan, stop_when_asked
+from .engine import Job, Progress, already_done, drop_if_nothing_done, finish_sealed, scan, stop_when_asked
 from .errors import Interrupted, KeyholeError, RunError, ShardError, UsageError
 from .files import disk_errors
 from .merging import merge_into
@@ -80,8 +80,7 @@ def scan_in_processes(
             _run(jobs, progress)
             merge_into(partial, [Run(part) for part in parts], {"shards": [store.read_log(part) for part in parts]})
         except BaseException:
-            if not partial.shards() and not partial.sealed:
-                partial.drop()
+            drop_if_nothing_done(partial)
             raise
         finally:
             partial.close()

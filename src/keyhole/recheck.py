@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -84,7 +85,8 @@ def verify(
             scale = max(abs(float(run.stats.max[layer, cell])), abs(float(run.stats.min[layer, cell])), SMALLEST)
             difference = abs(float(computed[layer, position - start, cell]) - coefficient) / scale
             count += 1
-            if not difference <= worst:  # what is not a number is the worst of all
+            difference = math.inf if math.isnan(difference) else difference
+            if difference > worst:
                 worst, where = difference, f"L{layer}.{cell}"
     return Verification(
         len(chosen), count, worst, where, texts is not None, 1e-3 if config.dtype == "float32" else 5e-2

@@ -17,7 +17,7 @@ import vl_convert
 from . import __version__, output, page, show, store
 from . import figures as charts
 from .errors import RunError
-from .files import disk_errors, replace_file, subfolder
+from .files import disk_errors, replace_bytes, subfolder
 from .measured import Measured
 from .run import Run
 
@@ -30,7 +30,7 @@ def write(run: Run) -> Path:
         path, full="Make room, and run the same command again.", refused="Make the run writable, or copy it."
     ):
         subfolder(run.path, path.parent.name)
-        replace_file(path, lambda file: file.write(text))
+        replace_bytes(path, text, alone=False)
     return path
 
 
@@ -53,13 +53,9 @@ def save_figures(run: Run, folder: Path, kind: str = "svg") -> list[Path]:
                 drawn = vl_convert.vegalite_to_svg(spec, vl_version=version).encode()
             else:
                 drawn = vl_convert.vegalite_to_png(spec, vl_version=version, scale=2)
-            _write(path, drawn)
+            replace_bytes(path, drawn, alone=False)
             written.append(path)
     return written
-
-
-def _write(path: Path, content: bytes) -> None:
-    replace_file(path, lambda file: file.write(content))
 
 
 def data(run: Run) -> dict[str, Any]:

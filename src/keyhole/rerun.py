@@ -17,15 +17,19 @@ def model_of(
     device: str = "auto",
     trust_remote_code: bool = False,
 ) -> Model:
-    """The model of a run; its weights must be the very same. A loaded one, one by name, or the one the run names if this
-    user made the run (`trust`). Whether its own code may run is for the caller to say, never for the run."""
+    """The model of a run, with exactly the same weights: `model` itself, loaded by name, or the one the run names if this user
+    made the run. Whether the model's own code may run is for the caller to say, never for the run."""
     about = run.manifest["model"]
     if not isinstance(model, Model):
+        source = trust.source(run, model)
+        # the revision decides which code would run: it counts with trust only if this user made the run
+        same = source == about["source"]
+        known = not trust_remote_code or trust.is_own(run.path, run.manifest["checksum"])
         model = load(
-            trust.source(run, model),
+            source,
             dtype=str(run.manifest["config"]["dtype"]),
             device=device,
-            revision=None if model else about["revision"],
+            revision=about["revision"] if same and known else None,
             trust_remote_code=trust_remote_code,
             edits=about.get("edits"),
         )

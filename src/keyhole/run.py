@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import manifest, store
-from .errors import RunDamaged, UsageError
+from .errors import RunDamaged, RunError, UsageError
 from .output import printable
 from .vocabulary import Vocabulary
 
@@ -48,7 +48,7 @@ class Stats:
 
     @property
     def active_fraction(self) -> Any:
-        with np.errstate(invalid="ignore"):  # a shard without a prefix has none
+        with np.errstate(invalid="ignore", divide="ignore"):  # a shard without a prefix has none
             return np.divide(self.active, self.n)
 
     def __getitem__(self, name: str) -> Any:
@@ -189,13 +189,19 @@ class Run:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.manifest = manifest.read(self.path)
-        self._arrays = manifest.check_files(self.path, self.manifest)
+        manifest.check_files(self.path, self.manifest)
+        self._arrays: dict[str, npt.NDArray[Any]] = {}
         model = self.manifest["model"]
         self.layers, self.cells, self.signed = int(model["layers"]), int(model["cells"]), bool(model["signed"])
         self.top, self.context = int(self.manifest["config"]["top"]), int(self.manifest["config"]["context"])
 
     def _array(self, name: str) -> npt.NDArray[Any]:
-        """An array of the scan, mapped when the run was opened: a run that replaces this one on disk is not mixed with it."""
+        """An array of the scan, mapped when it is first asked for. A run that replaced this one meanwhile is not mixed with it."""
+        if name not in self._arrays:
+            array = store.load_array(self.path, name)
+            if manifest.read(self.path)["checksum"] != self.manifest["checksum"]:
+                raise RunError(f"Another run is at {self.path} now. Open it again.")
+            self._arrays[name] = array
         return self._arrays[name]
 
     # What was found, as arrays [layers, cells, top]

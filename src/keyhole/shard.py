@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from .ahead import ahead
-from .checks import whole
+from .checks import LIMITS, whole
 from .corpus import UNITS
 from .errors import ModelError, OutOfMemory, UsageError
 from .kernels import AnyIndex, make_index
@@ -25,7 +25,6 @@ from .models import DEFAULT_CONTEXT, SPLIT, Model
 from .plan import Plan, PlannedBatch
 
 PER = ("sentence", "prefix")
-LARGEST_OPTION = 1 << 40
 WARM_UP = (12, 24, 48, 96)
 """Tokens of windows that between them meet every kernel short windows have."""
 KEPT_MEMORY = 256 << 20
@@ -54,19 +53,24 @@ class ScanConfig:
     def __post_init__(self) -> None:
         for name, least in (("top", 1), ("context", 2), ("max_tokens", 1), ("batch_tokens", 1)):
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, whole(name, getattr(self, name), least, LARGEST_OPTION))
+                object.__setattr__(self, name, whole(name, getattr(self, name), least, LIMITS[name]))
         if self.per not in PER:
             raise UsageError(f"per is '{self.per}'; it must be one of {', '.join(PER)}.")
         try:
-            object.__setattr__(self, "hold_out", float(self.hold_out))
+            share = float(self.hold_out)
         except (TypeError, ValueError):
-            object.__setattr__(self, "hold_out", math.nan)
-        if not 0 <= self.hold_out < 1:
-            raise UsageError(f"hold_out is {self.hold_out!r}; it must be a share of the units, from 0 to less than 1.")
+            share = math.nan
+        if not 0 <= share < 1:
+            raise UsageError(
+                f"hold_out is {self.hold_out!r:.60}; it must be a share of the units, from 0 to less than 1."
+            )
+        object.__setattr__(self, "hold_out", share)
         if self.unit not in UNITS:
             raise UsageError(f"unit is '{self.unit}'; it must be one of {', '.join(UNITS)}.")
         if self.shard is not None:
-            number, of = (int(part) for part in self.shard)
+            if not isinstance(self.shard, (tuple, list)) or len(self.shard) != 2:
+                raise UsageError(f"shard is {self.shard!r:.60}; it must be two whole numbers, as in (1, 4).")
+            number, of = (whole("A number of the shard", part, 0) for part in self.shard)
             object.__setattr__(self, "shard", (number, of))
             if not 1 <= number <= of:
                 raise UsageError(

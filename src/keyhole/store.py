@@ -12,8 +12,8 @@ What the analyses add, after the scan, in groups; a group counts when `analyses.
 
     analyses.json               per group its settings, and size and sha256 of its files
     tables.duckdb               what they found
-    values_LENS_*.npy           what every value says: tokens and logits at both ends, max_prob, entropy, and the index by token
-    values_norms.npy similar_cells.npy similar_cosines.npy      of the values themselves
+    values_LENS_*.npy           what every value says: tokens and logits at both ends, max_prob, entropy, norms, and the index by token
+    similar_cells.npy similar_cosines.npy       which values point most nearly the same way
     shading.npy                 a byte for each token shown with a trigger, cell after cell from where shading_offsets says
     histograms.npy              [layers, cells, bins] of coefficients over a sample of the corpus
     report/index.html           the report
@@ -63,6 +63,8 @@ _ENTRY = re.compile(
     rf"(?:manifest|log|tokenizer|analyses)\.json|(?:{_ARRAYS}|values_\w+)\.npy|tables\.duckdb(?:\.new)?(?:\.wal)?"
     r"|notes\.jsonl|lock|report|annotations|plan"
 )
+_BESIDE = re.compile(r"(\.[0-9a-f]{8})?\.new$")
+"""What a file is called while it is being written (`files.beside`)."""
 _INSIDE = {"report": re.compile(r"index\.html"), "annotations": re.compile(r"[a-z0-9_-]+\.jsonl")}
 
 
@@ -77,16 +79,16 @@ def sealed_names(signed: bool) -> list[str]:
 
 
 def foreign(path: Path) -> str | None:
-    """The first entry of a directory that Keyhole did not write there; the directory itself if it is none."""
+    """The first entry of a directory that Keyhole did not write; '.' if the path is not a directory."""
     if not stat.S_ISDIR(path.lstat().st_mode):
         return "."
     for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
-        if not _ENTRY.fullmatch(entry.name.removesuffix(".new")):
+        if not _ENTRY.fullmatch(_BESIDE.sub("", entry.name)):
             return entry.name
         known = _INSIDE.get(entry.name)
         if known and entry.is_dir(follow_symlinks=False):
             for inner in sorted(os.listdir(entry.path)):
-                if not known.fullmatch(inner.removesuffix(".new")):
+                if not known.fullmatch(_BESIDE.sub("", inner)):
                     return f"{entry.name}/{inner}"
     return None
 
@@ -108,7 +110,9 @@ def check_ours(path: Path) -> None:
             if what != "."
             else "it is no directory"
         )
-        raise RunExists(f"{path} is not a run that may be replaced: {why}. Choose another --out, or move that away.")
+        raise RunExists(
+            f"{path} is not a run that may be replaced: {why}. Choose another directory, or move that away."
+        )
 
 
 def empty(path: Path) -> None:
@@ -138,7 +142,7 @@ def lock(path: Path) -> BinaryIO:
                 return file
             file.close()
             raise RunExists(
-                f"Another process is writing {path} right now. Wait for it, or choose another --out."
+                f"Another process is writing {path} right now. Wait for it, or choose another directory."
             ) from None
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file.fileno()), os.stat(path / "lock")):
@@ -149,7 +153,7 @@ def lock(path: Path) -> BinaryIO:
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold a finished run while analyses are written into it."""
-    with disk_errors(path, refused="Analyze a copy that can be written."):
+    with writing_analyses(path):
         held = lock(path)
     try:
         yield
@@ -187,8 +191,11 @@ def problem(path: Path, name: str, choices: list[dict[str, Any]], contents: bool
     size = file.stat().st_size
     if size not in [choice["bytes"] for choice in choices]:
         return f"{name} has {size:,} bytes where {choices[-1]['bytes']:,} were written"
-    if contents and fingerprint(file) not in choices:
-        return f"the content of {name} changed (sha256)"
+    try:
+        if contents and fingerprint(file) not in choices:
+            return f"the content of {name} changed (sha256)"
+    except OSError as error:
+        return f"{name} cannot be read ({error.strerror or error})"
     return None
 
 
@@ -197,7 +204,9 @@ def load_array(path: Path, name: str) -> Array:
     file = path / f"{name}.npy"
     try:
         array = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except OSError as error:
+        raise RunError(f"{file} cannot be read: {error.strerror or error}.") from None
+    except (ValueError, EOFError) as error:
         raise RunDamaged(f"{file} cannot be read as an array: {error}. Restore it, or make it again.") from None
     mapped = getattr(array, "_mmap", None)
     if mapped is not None and hasattr(mapped, "madvise"):
@@ -279,8 +288,8 @@ def drop_group(path: Path, group: str) -> None:
 
 
 def replace_listed(path: Path, group: str, name: str, beside: Path) -> None:
-    """Put the finished file `beside` in the place of a group's only file. Both are listed until it is there, so that a power
-    cut at any moment leaves one of them, whole."""
+    """Replace a group's only file by the finished file `beside`. Until that is done both are listed, so a power cut leaves one
+    of them, complete."""
     with writing_analyses(path):
         groups, new = analyses(path), fingerprint(beside)
         before = groups.get(group, {"files": {}})["files"].get(name, [])
@@ -297,7 +306,7 @@ def _write_groups(path: Path, groups: dict[str, Any]) -> None:
 
 
 def writing_analyses(path: Path) -> contextlib.AbstractContextManager[None]:
-    """What a refusal to write means for an analysis."""
+    """`disk_errors` with the advice for an analysis."""
     return disk_errors(
         path,
         full="Make room and run the same command again; what is done is kept.",
@@ -305,22 +314,28 @@ def writing_analyses(path: Path) -> contextlib.AbstractContextManager[None]:
     )
 
 
-def drop_damaged(path: Path) -> list[str]:
-    """Forget the groups whose files are not what was written, so that they are made again; their names."""
+def damaged_groups(path: Path) -> list[str]:
+    """The groups whose files are not what was written. Content is compared in runs that `open` compares it in."""
     try:
         groups = analyses(path)
     except RunDamaged:
-        with writing_analyses(path):
-            analyses_file(path).unlink()
-        return ["analyses.json"]
-    damaged = [
+        return [analyses_file(path).name]
+    size = sum(choices[0]["bytes"] for group in groups.values() for choices in group["files"].values())
+    return [
         group
         for group, each in groups.items()
-        if any(problem(path, name, choices, True) for name, choices in each["files"].items())
+        if any(problem(path, name, choices, size <= CHECK_ON_OPEN) for name, choices in each["files"].items())
     ]
-    for group in damaged:
-        drop_group(path, group)
-    return damaged
+
+
+def drop_damaged(path: Path) -> None:
+    """Stop counting the groups that are damaged, so that they are made again."""
+    for group in damaged_groups(path):
+        if group == analyses_file(path).name:
+            with writing_analyses(path):
+                analyses_file(path).unlink()
+        else:
+            drop_group(path, group)
 
 
 def save_array(path: Path, name: str, array: Array) -> None:
@@ -332,16 +347,10 @@ def save_array(path: Path, name: str, array: Array) -> None:
 @contextlib.contextmanager
 def building(path: Path, name: str, dtype: npt.DTypeLike, length: int) -> Iterator[Array]:
     """An array beside the scan's own, filled in place on disk; it is there when the `with` ends well, or not at all."""
-    file = path / f"{name}.npy"
-    beside = file.with_name(file.name + ".new")
-    try:
-        array = files.new_memmap(beside, dtype, max(1, length))
+    with files.beside(path / f"{name}.npy") as file:
+        array = files.new_memmap(file, dtype, max(1, length))
         yield array
-        files.flush_memmap(beside, array)
-        beside.replace(file)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
+        files.flush_memmap(file, array)
 
 
 def lens_array(lens: str, name: str) -> str:
@@ -350,7 +359,7 @@ def lens_array(lens: str, name: str) -> str:
 
 def save_lens(path: Path, lens: str, settings: dict[str, Any]) -> None:
     names = sorted(file.name for file in path.glob(f"values_{lens}_*.npy"))
-    save_group(path, f"values_{lens}", settings, [*names, "values_norms.npy"])
+    save_group(path, f"values_{lens}", settings, names)
 
 
 def read_lens(path: Path, lens: str) -> dict[str, Any] | None:
@@ -408,15 +417,16 @@ def append_line(run: Path, parts: tuple[str, ...], value: dict[str, Any], checks
             folder = _enter(opened, run)
             with os.fdopen(os.open("manifest.json", os.O_RDONLY, dir_fd=folder), "rb") as manifest:
                 if json.load(manifest).get("checksum") != checksum:
-                    raise RunError(f"Another run stands at {run} now: this was not saved. Open it again.")
+                    raise RunError(f"Another run is at {run} now, so this was not saved. Open the run again.")
             inner = folder
             for name in parts[:-1]:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(name, dir_fd=inner)
+                    files.sync_names(inner)
                 inner = _enter(opened, name, inner)
             _append(parts[-1], inner, line)
             if not os.path.samestat(os.fstat(folder), run.stat()):
-                raise RunError(f"Another run came to {run} while this was saved: it was not. Open it again.")
+                raise RunError(f"{run} was replaced while this was being saved, so it was not saved. Open it again.")
     except (OSError, ValueError, AttributeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise RunError(
@@ -433,21 +443,25 @@ def _enter(opened: contextlib.ExitStack, name: str | Path, inside: int | None = 
 
 
 def _append(name: str, folder: int, line: bytes) -> None:
-    """A line that a crash cut short stays alone on its line."""
+    """Append a line. If a crash cut the last line short, the new one starts on a line of its own."""
     file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666, dir_fd=folder)
     with os.fdopen(file, "a+b") as opened:
         opened.seek(max(0, opened.seek(0, os.SEEK_END) - 1))
         torn = opened.read(1) not in (b"", b"\n")
         opened.write((b"\n" if torn else b"") + line + b"\n")
         files.sync(opened)
-    os.fsync(folder)
+    files.sync_names(folder)
 
 
 def read_lines(path: Path) -> list[Any]:
-    """The records of a JSONL file, None for a line that is none or not what was written. A line without a checksum, as
-    someone may have added by hand, is taken as it is."""
+    """The records of a JSONL file; None for a line that is not JSON or does not match its checksum. A line without a checksum,
+    which someone may have added by hand, is taken as it is."""
     lines: list[Any] = []
-    for line in path.read_bytes().split(b"\n") if path.is_file() and not path.is_symlink() else ():
+    try:
+        content = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror or error}.") from None
+    for line in content.split(b"\n"):
         if line.strip():
             try:
                 record = json.loads(line)

@@ -6,6 +6,7 @@ Names and columns are an interface. `notes` says what a table was measured on, w
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -100,6 +101,7 @@ SCHEMAS: dict[str, dict[str, str]] = {
     },
 }
 NOTES = {"table_name": "VARCHAR", "note": "VARCHAR"}
+AGAIN = "Remove tables.duckdb from the run, and analyze it again."
 CONFINED: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": "false",
     "autoinstall_known_extensions": "false",
@@ -145,7 +147,7 @@ def _open(file: Path, *, read_only: bool) -> Iterator[duckdb.DuckDBPyConnection]
 
 def _unreadable(file: Path, error: duckdb.Error) -> RunError:
     reason = str(error).splitlines()[0]
-    if "lock" in reason.lower():
+    if re.search(r"\block\b", reason, re.IGNORECASE):
         return RunError(f"{file} is open in another program, which must close it first. ({reason})")
     return RunDamaged(f"{file} cannot be used as a database: {reason} Fill it again: keyhole analyze {file.parent}")
 
@@ -206,7 +208,7 @@ def read(path: Path, name: str) -> list[dict[str, Any]]:
         rows = _rows(db.execute(f'SELECT * FROM "{name}" ORDER BY rowid'))
     texts = [column for column, kind in SCHEMAS[name].items() if kind == "VARCHAR"]
     if any(row[column] is None for row in rows for column in texts):
-        raise RunDamaged(f"The table '{name}' of the run's database lacks a text that `analyze` writes.")
+        raise RunDamaged(f"The table '{name}' of the run's database lacks a text that `analyze` writes. {AGAIN}")
     return rows
 
 
@@ -237,10 +239,12 @@ def _check(db: duckdb.DuckDBPyConnection) -> None:
             continue
         if kinds[name] != "BASE TABLE":
             raise RunDamaged(
-                f"The run's database has a {kinds[name].lower()} called '{name}' where a table is expected."
+                f"The run's database has a {kinds[name].lower()} called '{name}' where a table is expected. {AGAIN}"
             )
         if columns[name] != expected:
-            raise RunDamaged(f"The table '{name}' of the run's database has other columns than `analyze` writes.")
+            raise RunDamaged(
+                f"The table '{name}' of the run's database has other columns than `analyze` writes. {AGAIN}"
+            )
 
 
 def query(path: Path, sql: str) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ Nothing is deleted that is not recognisably a run, or the beginning of one.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import secrets
@@ -24,10 +25,12 @@ from .errors import RunDamaged, RunExists, UsageError
 
 PLANNED = ("window_offsets", "window_old", "batch_windows", "batch_bounds")
 AGAIN = "Start the scan over with --force."
+MERGE = "merge"
+"""The file that marks an unfinished merge."""
 
 
 class PlanFiles:
-    """Where a plan is kept. What the finished run needs too lies in its directory; the rest goes when it is done."""
+    """Where a plan is kept. Files that the finished run also needs are in its directory; the others are deleted at the end."""
 
     def __init__(self, partial: Path) -> None:
         self.folders = (partial, plan := partial / "plan")
@@ -101,10 +104,11 @@ class Partial:
         return [(int(number), int(of)) for number, of in names]
 
     def begin(self, *, resume: bool, force: bool, inputs: Iterable[str | os.PathLike[str]] = ()) -> None:
-        """Take the directory, refusing to touch what is there unless told. `inputs` are what the run is made from."""
+        """Take the directory. What is there is refused unless `resume` or `force` is given. `inputs` are the files that the
+        run is made from."""
         self._check(resume=resume, force=force, inputs=inputs)
-        (self.path / "plan").mkdir(parents=True, exist_ok=True)
-        files.sync_folder(self.path.parent)
+        new = not self.path.exists()
+        files.make_folder(self.path / "plan")
         self._lock = store.lock(self.path)
         try:
             self._check(resume=resume, force=force, inputs=inputs)  # another process may have finished meanwhile
@@ -112,8 +116,10 @@ class Partial:
                 store.empty(self.path)
                 (self.path / "plan").mkdir()
             if self.kind == "merge":
-                (self.path / "plan" / "merge").touch()
+                (self.path / "plan" / MERGE).touch()
         except BaseException:
+            if new:
+                self.drop()
             self.close()
             raise
 
@@ -121,7 +127,7 @@ class Partial:
         if os.path.lexists(self.out) and not force and not (resume and self.path.exists()):
             what = "a run" if (self.out / "manifest.json").exists() else "something"
             advice = ", or replace it with --force" if store.is_ours(self.out) else ""
-            raise RunExists(f"There is {what} at {self.out} already. Choose another --out{advice}.")
+            raise RunExists(f"There is {what} at {self.out} already. Choose another directory{advice}.")
         if os.path.lexists(self.path):
             store.check_ours(self.path)
             if not resume and not force and self._lock is None:
@@ -133,7 +139,7 @@ class Partial:
                 for folder in (self.out, self.path):
                     if os.path.exists(name) and Path(os.path.realpath(name)).is_relative_to(os.path.realpath(folder)):
                         raise RunExists(
-                            f"{os.fspath(name)} lies inside {folder}, which --force would replace. Choose another --out."
+                            f"{os.fspath(name)} lies inside {folder}, which --force would replace. Choose another directory."
                         )
 
     def close(self) -> None:
@@ -153,10 +159,10 @@ class Partial:
         return files.NpyWriter(self.path / f"{name}.npy", dtype, row)
 
     def save_tokenizer(self, text: str) -> None:
-        files.replace_file(store.tokenizer_file(self.path), lambda file: file.write(text.encode()))
+        files.replace_bytes(store.tokenizer_file(self.path), text.encode())
 
     def finish(self, manifest: dict[str, Any], log: dict[str, Any], *, sign: bool = True) -> None:
-        """Seal every array with a manifest and put the run in place. `sign`: model and corpus are this user's own word."""
+        """Seal every array with a manifest and put the run in place. `sign`: this user chose the model and the corpus."""
         names = store.sealed_names(bool(manifest["model"]["signed"]))
         sealed = files.seal({**manifest, "files": {name: files.fingerprint(self.path / name) for name in names}})
         files.write_json(self.path / "log.json", log | (trust.signature(sealed["checksum"]) if sign else {}))
@@ -165,23 +171,43 @@ class Partial:
         self.put_in_place()
 
     def put_in_place(self) -> None:
-        """The last step, which a resumed scan may have to take. The lock is held to its end."""
-        shutil.rmtree(self.path / "plan", ignore_errors=True)
-        held = None
-        if os.path.lexists(self.out):
-            store.check_ours(self.out)
-            held = store.lock(self.out)  # an analysis that is being written would land in the new run
-            self.out.rename(self.out.with_name(f"{self.out.name}.replaced-{secrets.token_hex(4)}"))
-        self.path.rename(self.out)
-        files.sync_folder(self.out.parent)
-        for replaced in self.out.parent.glob(f"{glob.escape(self.out.name)}.replaced-????????"):
-            if store.is_ours(replaced):  # also what a kill between the two renames left
-                shutil.rmtree(replaced, ignore_errors=True)
-        if held:
-            held.close()
+        """The last step, which a resumed scan may have to take. The locks are held to its end."""
+        for entry in (self.path / "plan").glob("*"):
+            if entry.name != MERGE:
+                shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink()
+        with contextlib.ExitStack() as stack:
+            if os.path.lexists(self.out):
+                stack.enter_context(self._lock_old())
+                old = self.out.with_name(f"{self.out.name}.replaced-{secrets.token_hex(4)}")
+                self.out.rename(old)
+                try:
+                    self.path.rename(self.out)
+                except BaseException:
+                    old.rename(self.out)
+                    raise
+            else:
+                self.path.rename(self.out)
+            files.sync_folder(self.out.parent)
+            for replaced in self.out.parent.glob(f"{glob.escape(self.out.name)}.replaced-????????"):
+                if store.is_ours(replaced):  # also what a kill between the two renames left
+                    shutil.rmtree(replaced, ignore_errors=True)
+        shutil.rmtree(self.out / "plan", ignore_errors=True)
         (self.out / "lock").unlink(missing_ok=True)
         files.sync_folder(self.out)
         self.close()
+
+    def _lock_old(self) -> BinaryIO:
+        """Hold the run that is replaced: an analysis that is being written would land in the new one."""
+        try:
+            store.check_ours(self.out)
+            return store.lock(self.out)
+        except RunExists as error:
+            again = (
+                "merge again with --force"
+                if self.kind == "merge"
+                else "run the same command with --resume, not --force"
+            )
+            raise RunExists(f"The new run is finished, and kept in {self.path}. {error} Then {again}.") from None
 
 
 def unfinished(out: Path) -> str | None:
@@ -189,7 +215,7 @@ def unfinished(out: Path) -> str | None:
     path = out.with_name(out.name + ".partial")
     if not path.is_dir():
         return None
-    if (path / "plan" / "merge").exists():
+    if (path / "plan" / MERGE).exists():
         return f"An unfinished merge is at {path}. Merge again with --force."
     return f"An unfinished scan is at {path}. Go on with it (--resume), or start over (--force)."
 

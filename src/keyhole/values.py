@@ -17,10 +17,8 @@ LENSES = ("raw", "norm")
 ARRAYS = (
     *(f"{side}_{name}" for side in ("top", "bottom") for name in ("tokens", "logits")),
     *(f"index_{side}_{name}" for side in ("top", "bottom") for name in ("offsets", "places")),
-    *("max_prob", "entropy", "ranks"),
+    *("max_prob", "entropy", "ranks", "norms"),
 )
-LARGEST_TOKEN = 1 << 24
-"""More tokens than any vocabulary has."""
 KEPT = 30
 """Tokens stored at each end of a value."""
 
@@ -74,7 +72,6 @@ class Values:
             )
         self.run, self.lens, self.settings = run, lens, found
         self._arrays = {name: store.load_array(run.path, store.lens_array(lens, name)) for name in ARRAYS}
-        self._arrays["norms"] = store.load_array(run.path, "values_norms")
         self._check()
 
     def _array(self, name: str) -> npt.NDArray[Any]:
@@ -83,15 +80,16 @@ class Values:
 
     def _check(self) -> None:
         """Refuse arrays that do not fit the run: they may come from anyone."""
-        cells = (self.run.layers, self.run.cells)
+        cells, kept = (self.run.layers, self.run.cells), self._arrays["top_tokens"].shape[-1:]
         for name, array in self._arrays.items():
-            whole_numbers = name.startswith("index_") or name.endswith("_tokens") or name == "ranks"
-            fits = array.ndim == 1 if name.startswith("index_") else array.shape[:2] == cells and array.ndim <= 3
+            index = name.startswith("index_")
+            whole_numbers = index or name.endswith("_tokens") or name == "ranks"
+            shape = cells + kept if name.endswith(("_tokens", "_logits")) else cells
+            fits = array.ndim == 1 if index else array.shape == shape
             if not fits or array.dtype.kind != ("i" if whole_numbers else "f"):
-                raise _unfit(self.run, f"values_{self.lens}_{name}", f"it holds {array.dtype} of shape {array.shape}")
-            looked_at = name.endswith("_tokens") and array.size and array.nbytes <= store.CHECK_ON_OPEN
-            if looked_at and (array.min() < 0 or array.max() >= LARGEST_TOKEN):
-                raise _unfit(self.run, f"values_{self.lens}_{name}", "it names tokens that no vocabulary has")
+                raise unfit(
+                    self.run, store.lens_array(self.lens, name), f"it holds {array.dtype} of shape {array.shape}"
+                )
 
     @cached_property
     def top_tokens(self) -> npt.NDArray[np.int32]:
@@ -159,20 +157,26 @@ class Values:
         logits = self.top_logits if side == "top" else self.bottom_logits
         return self._array(f"index_{side}_offsets"), self._array(f"index_{side}_places"), logits
 
+    def inside(self, places: npt.NDArray[Any], logits: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Places of an index by token, refused if one of them is outside the arrays."""
+        if len(places) and (places.min() < 0 or places.max() >= logits.size):
+            raise unfit(self.run, f"values_{self.lens}_index", "it names places that are not there")
+        return places
+
     def _speakers(self, side: str, token: int, limit: int | None) -> list[Speaker]:
         offsets, places, logits = self.places(side)
         if not 0 <= token < len(offsets) - 1:
             raise UsageError(f"There is no token {token}: the vocabulary has {len(offsets) - 1:,}.")
         begin, end = int(offsets[token]), int(offsets[token + 1])
         found, kept = [], logits.shape[-1]
-        for place in places[begin : end if limit is None else min(end, begin + limit)]:
+        for place in self.inside(places[begin : end if limit is None else min(end, begin + limit)], logits):
             which, slot = divmod(int(place), kept)
             layer, cell = divmod(which, self.run.cells)
             found.append(Speaker(layer, cell, float(logits[layer, cell, slot]), slot + 1))
         return found
 
 
-def _unfit(run: Run, name: str, why: str) -> RunDamaged:
+def unfit(run: Run, name: str, why: str) -> RunDamaged:
     return RunDamaged(
         f"{run.path} is damaged: {name}.npy does not fit the run: {why}. Analyze it again: keyhole analyze {run.path}"
     )
@@ -191,12 +195,22 @@ def available(run: Run) -> list[str]:
     return [lens for lens in LENSES if store.read_lens(run.path, lens) is not None]
 
 
-def similar(run: Run, layer: int, cell: int) -> list[Similar]:
-    """The cells whose values point most nearly the same way, by cosine; none where they were not looked for."""
+def similar_arrays(run: Run) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
+    """Of every cell the places of the cells with similar values, and the cosines; None if they were not looked for."""
     if not store.has_similar(run.path):
+        return None
+    places, cosines = (store.load_array(run.path, name) for name in store.SIMILAR)
+    if places.ndim != 3 or places.shape[:2] != (run.layers, run.cells) or places.shape != cosines.shape:
+        raise unfit(run, store.SIMILAR[0], f"its shape is {places.shape}")
+    return places, cosines
+
+
+def similar(run: Run, layer: int, cell: int) -> list[Similar]:
+    """The cells whose values point most nearly the same way, by cosine; none if they were not looked for."""
+    arrays = similar_arrays(run)
+    if arrays is None:
         return []
-    places = store.load_array(run.path, "similar_cells")[layer, cell]
-    cosines = store.load_array(run.path, "similar_cosines")[layer, cell]
+    places, cosines = (array[layer, cell].tolist() for array in arrays)
     return [
         Similar(*divmod(int(place), run.cells), cosine=float(cosine))
         for place, cosine in zip(places, cosines, strict=True)

@@ -15,7 +15,7 @@ from families import save, tiny
 
 import keyhole
 from keyhole import report, store, unfinished
-from keyhole.errors import RunError, RunExists, UsageError
+from keyhole.errors import Interrupted, RunError, RunExists, UsageError
 
 OPTIONS: dict[str, Any] = {"top": 3, "unit": "line", "batch_tokens": 60}
 
@@ -315,6 +315,70 @@ def test_an_interrupted_merge_says_what_to_do(text: Path, tmp_path: Path, monkey
     assert content(merged.path) == content(scan(text, tmp_path / "one").path)
 
 
+@pytest.mark.parametrize("step", ["rename", "rmtree"])
+def test_a_merge_that_is_killed_at_its_last_steps_is_still_a_merge(text: Path, tmp_path: Path, step: str) -> None:
+    parts = [scan(text, tmp_path / f"part{i}", shard=f"{i}/2").path for i in (1, 2)]
+    owner = "pathlib.Path" if step == "rename" else "shutil"
+    script = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
+        "import os, pathlib, shutil, keyhole; from keyhole import unfinished\n"
+        "real = unfinished.Partial.put_in_place\n"
+        "def last(self):\n"
+        f"    {owner}.{step} = lambda *a, **o: os._exit(9)\n"
+        "    real(self)\n"
+        "unfinished.Partial.put_in_place = last\n"
+        f"keyhole.merge({str(tmp_path / 'all')!r}, {[str(part) for part in parts]!r})"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 9
+    one = content(scan(text, tmp_path / "one").path)
+    if step == "rename":
+        with pytest.raises(RunExists, match="unfinished merge is at .*Merge again with --force"):
+            keyhole.merge(tmp_path / "all", parts)
+    merged = keyhole.merge(tmp_path / "all", parts, force=True)
+    assert content(merged.path) == one
+    assert sorted(path.name for path in tmp_path.glob("all*")) == ["all"]
+
+
+def test_many_shards_are_merged_with_few_open_files(text: Path, tmp_path: Path) -> None:
+    import resource
+
+    parts = [scan(text, tmp_path / f"part{i}", shard=(i, 12)).path for i in range(1, 13)]
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 60, before[1]))
+    try:
+        merged = keyhole.merge(tmp_path / "all", parts)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert content(merged.path) == content(scan(text, tmp_path / "one").path)
+
+
+def test_a_scan_that_waits_for_an_analysis_is_kept(text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    scan(text, out)
+    with store.locked(out), pytest.raises(RunExists, match="new run is finished, and kept in .*run.partial.*--resume"):
+        scan(text, out, force=True, top=2)
+    assert keyhole.open(out).top == 3
+    assert scan(text, out, resume=True, top=2).top == 2
+
+
+def test_resuming_in_processes_what_one_process_began_deletes_nothing(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from test_engine import stop_after
+
+    folder = save(tiny("llama"), tmp_path / "model")
+    options = {**OPTIONS, "device": "cpu"}
+    with monkeypatch.context() as patch:
+        stop_after(2, patch)
+        with pytest.raises(Interrupted):
+            keyhole.scan(folder, [text], out=tmp_path / "run", **options)
+    kept = tree(tmp_path / "run.partial")
+    with pytest.raises(RunError, match="begun with one process"):
+        keyhole.scan(folder, [text], out=tmp_path / "run", processes=2, resume=True, **options)
+    assert tree(tmp_path / "run.partial") == kept
+
+
 def test_a_merge_checks_the_content_of_large_shards(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -381,7 +445,9 @@ def test_a_scan_of_a_model_that_is_edited_for_a_while_says_so(text: Path, tmp_pa
     ]
 
 
-def test_numbers_of_numpy_and_numbers_that_cannot_be(text: Path, tmp_path: Path) -> None:
+def test_numbers_of_numpy_and_numbers_that_cannot_be(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import numpy as np
 
     run = scan(text, tmp_path / "run", top=np.int64(3), context=np.int32(64), hold_out=np.float32(0))
@@ -389,8 +455,17 @@ def test_numbers_of_numpy_and_numbers_that_cannot_be(text: Path, tmp_path: Path)
     for name, value in (("top", 0), ("top", 1.5), ("top", True), ("top", "3"), ("context", 1), ("top", 10**30)):
         with pytest.raises(UsageError, match=f"{name} is .*whole number"):
             scan(text, tmp_path / "bad", **{name: value})
-    with pytest.raises(UsageError, match="--top 1,000,000,000,000 needs .* GB for 72 cells, and this machine has"):
-        scan(text, tmp_path / "bad", top=10**12)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "sysconf", lambda name: 10_000)  # 10,000 pages of 10,000 bytes
+        with pytest.raises(UsageError, match="--top 100,000 needs 0.2 GB for 72 cells, and this machine has 0.1 GB"):
+            scan(text, tmp_path / "bad", top=100_000)
+    for shard in ((1,), (1, 2, 3), ("a", 2), (1.5, 2), 7, (3, 2)):
+        with pytest.raises(UsageError, match=r"[Ss]hard"):
+            scan(text, tmp_path / "bad", shard=shard)
+    for name, value in (("sources", 5), ("sources", [5]), ("model", 5), ("processes", "2"), ("processes", 0)):
+        options = {"model": tiny("llama"), "sources": [text], name: value}
+        with pytest.raises(UsageError):
+            keyhole.scan(options.pop("model"), options.pop("sources"), tmp_path / "bad", **options)
     for share in ("much", float("nan"), None, 1):
         with pytest.raises(UsageError, match="hold_out is"):
             scan(text, tmp_path / "bad", hold_out=share)

@@ -106,6 +106,17 @@ def test_a_file_that_is_no_database(run: keyhole.Run, content: bytes) -> None:
         assert "keyhole analyze" in str(done.exception)
 
 
+def test_a_damaged_block_is_damage_and_no_lock(run: keyhole.Run) -> None:
+    file = store.tables_file(run.path)
+    content = bytearray(file.read_bytes())
+    for at in range(12_288, len(content), 4096):  # after the three headers
+        content[at : at + 64] = b"\7" * len(content[at : at + 64])
+    file.write_bytes(content)
+    store.save_group(run.path, "tables", {}, [file.name])
+    with pytest.raises(RunDamaged, match="keyhole analyze|analyze it again"):
+        run.table("activity")
+
+
 def test_another_program_that_holds_the_database(run: keyhole.Run) -> None:
     code = (
         "import duckdb, sys\n"

@@ -53,13 +53,12 @@ def read_values(
         for name in names:
             array = getattr(found, name).cpu().numpy()
             kept[name].append(array.astype(np.int32) if array.dtype == np.int64 else array)
-    arrays = {name: np.stack(parts) for name, parts in kept.items()}
+    arrays = {name: np.stack(parts) for name, parts in kept.items()} | {"norms": np.stack(norms)}
     for side, sign in (("top", 1), ("bottom", -1)):
         offsets, places = index(arrays[f"{side}_tokens"], sign * arrays[f"{side}_logits"], head.vocabulary)
         arrays |= {f"index_{side}_offsets": offsets, f"index_{side}_places": places}
     for name, array in arrays.items():
         store.save_array(run.path, store.lens_array(lens, name), array)
-    store.save_array(run.path, "values_norms", np.stack(norms))
     store.save_lens(run.path, lens, settings)
     return Values(run, lens)
 

@@ -12,7 +12,6 @@ from functools import partial
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-import duckdb
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -62,9 +61,6 @@ def create(
                 return unchanged_or(request, opened.explorer.body(path), "application/json")
             except NotThere:
                 raise Refused(404, "not_found", f"There is no data/{path:.200}.") from None
-            except duckdb.Error:
-                message = "The run's tables are being written. Ask again in a moment."
-                raise Refused(503, "busy", message, Retry_After="5") from None
 
     def described(request: Request) -> Response:
         return unchanged_or(request, compact(describe(served.explorer)), "application/json")
@@ -142,7 +138,7 @@ def warming(explorer: Explorer) -> Iterator[None]:
     steps += [vega, partial(explorer.body, "figures.json")]
 
     def work() -> None:
-        with contextlib.suppress(KeyholeError, OSError, duckdb.Error):
+        with contextlib.suppress(KeyholeError, OSError):
             for step in steps:
                 if not ended.is_set():
                     step()

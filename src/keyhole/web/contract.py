@@ -13,6 +13,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -367,19 +368,12 @@ class Explorer:
         return {"token": run.vocabulary.piece(token), "hits": hits, "of": known} if known else None
 
     def _similar_values(self, layer: int, index: int) -> list[list[Any]]:
-        arrays = self._once.get("similar values", self._similar_arrays)
+        arrays = self._once.get("similar values", partial(values.similar_arrays, self.run))
         if arrays is None:
             return []
         places, cosines = (array[layer, index].tolist() for array in arrays)
         named = (divmod(place, self.run.cells) for place in places)
         return [[f"L{a}.{b}", short(cosine, 3)] for (a, b), cosine in zip(named, cosines, strict=True)][:10]
-
-    def _similar_arrays(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
-        names = ("similar_cells", "similar_cosines")
-        if not store.has_similar(self.run.path):
-            return None
-        cells, cosines = (store.load_array(self.run.path, name) for name in names)
-        return cells, cosines
 
     def _histogram(self, layer: int, index: int) -> dict[str, Any] | None:
         """Counts between two edges, in bins of one width."""

@@ -11,6 +11,7 @@ import ctypes
 import errno
 import os
 import re
+import secrets
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -126,7 +127,7 @@ def _foreign(folder: Path, below: str = "") -> str | None:
 
 
 def _check_leftover(old: Path) -> None:
-    """Refuse what stands where a replaced export has to wait, unless it is one that was left there."""
+    """Refuse whatever is at SITE.replaced, unless it is an old export."""
     with contextlib.suppress(FileNotFoundError):
         os.lstat(old)  # a name that is too long fails now, not at the end
         _refuse_foreign(old)
@@ -202,7 +203,13 @@ def _put_in_place(beside: Path, site: Path) -> None:
     old = site.with_name(site.name + ".replaced")
     if not site.exists():
         beside.rename(site)
-    elif not _swap(beside, site):
+    elif _swap(beside, site):  # the old export is at `beside` now, under a lock that nobody holds
+        gone = beside.with_name(f"{beside.name}-{secrets.token_hex(4)}")
+        beside.rename(gone)
+        sync_folder(site.parent)
+        shutil.rmtree(gone, ignore_errors=True)
+        return
+    else:
         _check_leftover(old)
         shutil.rmtree(old, ignore_errors=True)
         site.rename(old)
@@ -230,12 +237,11 @@ def _swap(one: Path, other: Path) -> bool:
 
 def _flush(folder: Path) -> None:
     """Everything below a folder, on disk: a power cut after the renaming must not leave empty files under the new name."""
-    found = [(Path(where), names) for where, _, names in os.walk(folder)]
     with ThreadPoolExecutor(_FLUSHING) as several:
-        for _ in several.map(_sync_file, (where / name for where, names in found for name in names)):
-            pass
-    for where, _ in reversed(found):
-        sync_folder(where)
+        for where, _, names in os.walk(folder, topdown=False):
+            for _ in several.map(_sync_file, (Path(where, name) for name in names)):
+                pass
+            sync_folder(Path(where))
 
 
 def _sync_file(file: Path) -> None:

@@ -103,7 +103,7 @@ class Search:
             offsets, places, logits = self._once.get(f"tokens {side}", partial(values.places, side))
             kept, flat = logits.shape[-1], logits.reshape(-1)
             for token in range(page * PAGE, min((page + 1) * PAGE, len(offsets) - 1)):
-                at = np.asarray(places[int(offsets[token]) : int(offsets[token + 1])], np.int64)
+                at = np.asarray(values.inside(places[int(offsets[token]) : int(offsets[token + 1])], logits), np.int64)
                 if len(at):
                     which, slots = np.divmod(at, kept)
                     strengths = [float(f"{x:.3g}") for x in flat[at]]

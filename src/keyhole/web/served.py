@@ -41,7 +41,7 @@ class Opened:
     """the manifest it was opened with; None if it may be another one"""
     analyses: Stamp
     turn: int
-    """how often the directory had become another one before; new analyses do not count"""
+    """how often the directory was replaced before this run was opened; new analyses do not count"""
 
     @property
     def checksum(self) -> str:
@@ -59,6 +59,8 @@ class Served:
         self._lock = threading.Lock()
         self._known: tuple[Stamp, str] = (None, "")
         """the manifest that was read last, and its checksum"""
+        self._failed: tuple[Stamp, Stamp] | None = None
+        """the manifest and analyses that could not be opened, so that not every request tries again"""
         self._unusable = ""
         """why the run that took this one's place cannot be opened"""
         found, analyses = _stamp(self._manifest), _stamp(self._analyses)
@@ -73,8 +75,8 @@ class Served:
 
     @contextlib.contextmanager
     def asked(self, named: str | None) -> Iterator[Opened]:
-        """The run for one request; `named` is the checksum of the run it is meant for, if it says so. A request whose run
-        changes meanwhile is refused, whatever it came to: its answer may be of two runs."""
+        """The run for one request; `named` is the checksum of the run it is meant for, if it says so. If the run changes during
+        the request, the request is refused, whether it succeeded or not: its answer may mix two runs."""
         opened = self.now(named)
         try:
             yield opened
@@ -88,7 +90,8 @@ class Served:
         with self._lock:
             found, analyses = self._check(named, "Nothing was saved."), _stamp(self._analyses)
             was = self._opened
-            if (found, analyses) != (was.manifest, was.analyses):
+            if (found, analyses) not in ((was.manifest, was.analyses), self._failed):
+                self._failed = (found, analyses)
                 with contextlib.suppress(KeyholeError, OSError):  # what is open is of the same run: it goes on
                     run = Run(self.path)
                     if run.manifest["checksum"] == was.checksum:
@@ -148,7 +151,7 @@ class Served:
 
 
 def _stamp(file: Path) -> Stamp:
-    """What tells a file from the one that takes its place; None if there is none."""
+    """What identifies a version of a file; None if the file is missing."""
     try:
         found = os.stat(file)
     except OSError:

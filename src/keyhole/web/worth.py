@@ -30,7 +30,7 @@ def speaking(
     `promoted` [layers, cells, k] are the tokens the values promote most, `follows(layer)` [cells, t] the token behind
     each trigger, −1 where there is none.
     """
-    weights = _weights(run, promoted)
+    weights = _weights(run)
     scores = np.stack([_scores(np.asarray(promoted[layer]), follows(layer), weights) for layer in range(run.layers)])
     chosen: list[tuple[int, int]] = []
     said: list[set[str]] = []
@@ -46,10 +46,10 @@ def speaking(
     return [f"L{layer}.{cell}" for layer, cell in chosen]
 
 
-def _weights(run: Run, promoted: npt.NDArray[np.integer]) -> npt.NDArray[np.float64]:
+def _weights(run: Run) -> npt.NDArray[np.float64]:
     """What naming each token counts: the rarer the more, nothing for what has no letter."""
     tokens = np.asarray(run.tokens)
-    counts = np.bincount(tokens, minlength=int(promoted.max(initial=0)) + 1)
+    counts = np.bincount(tokens, minlength=1)
     weights: npt.NDArray[np.float64] = np.log(COMMON) - np.log(np.maximum(counts, 1) / max(len(tokens), 1))
     for token in np.flatnonzero(counts).tolist():
         piece = run.vocabulary.piece(token)
