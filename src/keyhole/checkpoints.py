@@ -152,7 +152,7 @@ def _told(source: str, where: str, error: Exception) -> ModelError:
 
 
 def reason(error: BaseException) -> str:
-    """What a library's error says, and its kind if that alone would be a riddle (a KeyError is only the key)."""
+    """What a library's error says; with its type if the text alone says too little (a KeyError holds only the key)."""
     said = " ".join(str(error).split())
     plain = isinstance(error, (OSError, RuntimeError)) or type(error) in (ValueError, Exception)
     said = said if plain and said else f"{type(error).__name__}: {said}" if said else type(error).__name__
@@ -328,8 +328,8 @@ def check_loaded(lm: Any, found: dict[str, Any], family: Family, name: str) -> N
 
 
 def _belongs(lm: Any, key: str) -> bool:
-    """Whether a weight that was left out is one of a module that the model has: the bias of a projection made without.
-    (A buffer such as a causal mask is stored beside modules, not in one that has none below it.)"""
+    """Whether an unused weight belongs to a module of the model, such as the bias of a projection built without one. Buffers
+    (a causal mask) do not count."""
     owner, _, leaf = key.rpartition(".")
     if leaf not in ("weight", "bias"):
         return False

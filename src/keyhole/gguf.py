@@ -1,6 +1,6 @@
 """A `.gguf` file as a folder of safetensors: converted once, kept in the cache.
 
-The file is shown to transformers alone in a folder, so that nothing beside it is read. A conversion is written next to its
+transformers sees the file alone in a folder, so it reads nothing beside it. A conversion is written next to its
 place, flushed and renamed: one that was cut short is never taken for a whole one.
 """
 

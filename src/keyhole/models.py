@@ -187,7 +187,7 @@ class Model:
 
     @property
     def signed(self) -> bool:
-        """Whether a coefficient can be negative: always, unless the activation itself forbids it and no edit turns one round."""
+        """Whether a coefficient can be negative: always, unless the activation forbids it and no edit has a negative scale."""
         name = self.family.activation and getattr(self.config, self.family.activation, None)
         return name not in NON_NEGATIVE or any(edit.scale < 0 for edit in self.edits)
 

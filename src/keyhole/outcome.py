@@ -1,7 +1,7 @@
 """How a command ends: its exit code, and one plain line for an error of ours.
 
 0    done
-1    `verify` found a difference, the output could not be written, or an error that nobody foresaw
+1    `verify` found a difference, the output could not be written, or an unexpected error
 2    an error of ours, or arguments that no command takes
 130  Ctrl-C
 """
@@ -73,6 +73,6 @@ def _misused(error: Any) -> int:
 
 
 def _unexpected(error: BaseException) -> int:
-    """Show an error that nobody foresaw, as Python does, but harmless: its message may quote what was read."""
+    """Show an unexpected error as Python does, without control characters: its message may quote what was read."""
     complain("".join(traceback.format_exception(error)).rstrip("\n"))
     return 1

@@ -1,4 +1,4 @@
-"""What the commands write: text in which nothing acts, and JSON that any reader takes.
+"""What the commands write: text without control characters, and strict JSON.
 
 Names, tokens, notes and paths come from corpora, models and runs that others wrote. A terminal obeys control characters,
 so none that was read from there reaches it: `printable` makes them visible. Data for a file or a pipe stay as they are.
@@ -16,7 +16,7 @@ import unicodedata
 import warnings
 from typing import Any, TextIO
 
-ACTING = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
+CONTROL = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
 """Unicode's categories of control, format (bidi, zero width), surrogate, private, line and paragraph separator."""
 _NAMED = {"\n": "⏎", "\r": "␍", "\t": "⇥"}
 
@@ -26,7 +26,7 @@ _NAMED = {"\n": "⏎", "\r": "␍", "\t": "⇥"}
 
 def printable(text: str) -> str:
     """Text of others made harmless, on one line: line ends and control characters become visible signs."""
-    return "".join(_NAMED.get(c, "�" if unicodedata.category(c) in ACTING else c) for c in text)
+    return "".join(_NAMED.get(c, "�" if unicodedata.category(c) in CONTROL else c) for c in text)
 
 
 def harmless(text: str) -> str:
@@ -40,7 +40,7 @@ def say(text: str = "", *, flush: bool = False) -> None:
 
 
 def complain(text: str) -> None:
-    """A message on standard error; if nobody can read it any more, that is no error of its own."""
+    """A message on standard error; a closed stream is ignored."""
     with contextlib.suppress(OSError, ValueError):
         print(harmless(text), file=sys.stderr, flush=True)
 
@@ -49,8 +49,7 @@ def complain(text: str) -> None:
 
 
 def plain(value: Any) -> Any:
-    """A value that JSON can hold: a number that is none (NaN, ±∞) is null, bytes are written in hexadecimal, and what JSON
-    has no type for (dates, decimals, identifiers) is its text."""
+    """A value that JSON can hold: NaN and ±∞ become null, bytes become hexadecimal, other types (dates, decimals) their text."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
@@ -86,7 +85,7 @@ def _takes(stream: TextIO, text: str) -> bool:
 
 def _escaped(character: str) -> str:
     """A character as JSON writes it; one that acts (it can only stand in a string) as an escape."""
-    acts = character != "\n" and unicodedata.category(character) in ACTING
+    acts = character != "\n" and unicodedata.category(character) in CONTROL
     return json.dumps(character)[1:-1] if acts else character
 
 

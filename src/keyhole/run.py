@@ -61,8 +61,8 @@ def moments(
     """Mean and standard deviation of `n` coefficients from their sums [..., (Σm, Σm²), (whole, fraction)] and extremes
     [..., (largest, smallest)].
 
-    NaN where there is none, and where a sum could have left its 64 bits: the extremes, which are exact, bound both sums.
-    They bound both results too, whatever rounding did to the sums: with the range r = largest − smallest, the standard
+    NaN if n is 0, or if a sum may have overflowed 64 bits; the exact extremes bound both sums.
+    They bound both results too, however the sums were rounded: with the range r = largest − smallest, the standard
     deviation lies between r/√(2n) and r/2.
     """
     total, squares = (sums[..., i, 0] + sums[..., i, 1] * 2.0**-52 for i in (0, 1))

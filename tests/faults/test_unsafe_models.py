@@ -86,6 +86,21 @@ def test_code_in_the_folder_is_not_run(
     assert not mark.exists()
 
 
+def test_the_flag_does_run_it_and_nobody_is_asked(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    mark = plant(folder)
+    configure(folder / "config.json", auto_map={"AutoModelForCausalLM": "planted.Own"})
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    before = list(sys.path)
+    try:
+        assert type(keyhole.load(folder, trust_remote_code=True).lm).__name__ == "Own"
+    finally:
+        sys.path[:] = before
+    assert mark.exists()
+
+
 def test_a_tokenizer_of_its_own_is_refused_with_the_flag(folder: Path) -> None:
     mark = plant(folder)
     (folder / "tokenizer.json").unlink()

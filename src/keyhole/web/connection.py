@@ -45,8 +45,8 @@ def most_connections() -> int:
 
 
 def _tells(record: logging.LogRecord) -> bool:
-    """Whether the terminal is to see it: our own failures. What a client sends wrong is its own business, and a flood of it
-    must not fill the terminal; what Ctrl-C cut short did not fail."""
+    """Whether the terminal shows a record: only our own errors. Clients' mistakes are not shown (a flood would fill the
+    terminal), nor work that Ctrl-C cancelled."""
     cut = record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError)
     return record.levelno >= logging.ERROR and not cut
 
@@ -117,9 +117,9 @@ class Connection(H11Protocol):
         self.transport.close()
 
     def shutdown(self) -> None:
-        """The server ends: who waits for an answer gets it; who has not asked, or does not read, is not waited for."""
+        """The server stops. A client that waits for an answer gets it; others are disconnected."""
         self._ending = True
-        if self.behind_since() is not None:
+        if self.late_since() is not None:
             self.transport.abort()
             return
         with contextlib.suppress(h11.LocalProtocolError):  # a connection that failed has nothing to say goodbye with
@@ -134,7 +134,7 @@ class Connection(H11Protocol):
     def _answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
-    def behind_since(self) -> float | None:
+    def late_since(self) -> float | None:
         """Since when the client owes something: a request, the rest of one, or the reading of its answer."""
         if self.transport.get_write_buffer_size():
             return self._read_at
@@ -145,7 +145,7 @@ class Connection(H11Protocol):
         waiting for us, the newest connection goes."""
         while len(self.connections) > most_connections():
             others = cast("list[Connection]", [each for each in self.connections if each is not self])
-            waiting = {each: since for each in others if (since := each.behind_since()) is not None}
+            waiting = {each: since for each in others if (since := each.late_since()) is not None}
             victim = min(waiting, key=lambda each: waiting[each]) if waiting else self
             self.connections.discard(victim)
             victim.transport.abort()
