@@ -148,13 +148,7 @@ def scan(
     if from_ is not None:
         from .repeat import repeated
 
-        rename = {"context": "context_", "compile": "compile_"}
-        given = {
-            name
-            for name in options
-            if context.get_parameter_source(rename.get(name, name)).name == "COMMANDLINE"  # type: ignore[union-attr]
-        }
-        again = repeated(from_, model, corpus, options, given, shard, revision, edits)
+        again = repeated(context, from_, model, corpus, options, shard, revision, edits)
         model, corpus, options, shard, revision, edited = again
     if not model or not corpus:
         raise UsageError("scan needs a MODEL and a CORPUS: keyhole scan MODEL CORPUS... --out runs/x")
@@ -462,24 +456,7 @@ def annotations_(
     if as_json:
         put_json(found)
         return
-    console = text.console()
-    if not found["annotators"]:
-        path = printable(str(run))
-        console.print(f"Nobody annotated {path} yet. Read its triggers in the browser: keyhole serve {path}")
-    else:
-        console.print(
-            f"{found['cells']:,} cells annotated, {found['skipped']:,} skipped, by {printable(', '.join(found['annotators']))}\n"
-        )
-        console.print(text.rows(found["coverage"], "shares of the triggers; a cell that two people read counts twice"))
-        if found["agreement"]:
-            console.print()
-            console.print(
-                text.rows(found["agreement"], "on the cells both read; kappa is Cohen's, of a trigger's kind")
-            )
-    if lines := found["damaged_lines"]:
-        console.print(
-            f"{lines:,} line{'s' * (lines > 1)} could not be read and {'are' if lines > 1 else 'is'} left out."
-        )
+    text.console().print(text.annotated(found, str(run)))
 
 
 @app.command()

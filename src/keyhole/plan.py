@@ -83,7 +83,7 @@ def build(
     refuses a token id that the model has no embedding for.
 
     Reading and tokenising run ahead, each in a thread, unless told otherwise: a thread that reads what may never come
-    cannot be stopped. The summary is written last, after `before_done`: where there is a summary, there is a whole plan.
+    cannot be stopped. The summary is written last, after `before_done`: a plan with a summary is whole.
     """
     window_length = context - starts
     digest = hashlib.sha256()

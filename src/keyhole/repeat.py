@@ -32,11 +32,11 @@ def _confirm(question: str) -> bool:
 
 
 def repeated(
+    context: typer.Context,
     path: Path,
     model: str,
     corpus: list[str] | None,
     options: dict[str, Any],
-    given: set[str],
     shard: str | None,
     revision: str | None,
     edits: Path | None,
@@ -50,7 +50,7 @@ def repeated(
     own, trusted = trust.is_own(path.parent, sealed["checksum"]), bool(options["trust_remote_code"])
     if not (model and corpus) and not own:
         _ask(path, "" if model else _model_named(about), [] if corpus else texts, trusted)
-    merged = {name: value if name in given else before.get(name, value) for name, value in options.items()}
+    merged = {name: value if _is_given(context, name) else before.get(name, value) for name, value in options.items()}
     merged["trust_remote_code"] = options["trust_remote_code"]
     if shard is None and before["shard"]:
         shard = "{}/{}".format(*before["shard"])
@@ -59,6 +59,12 @@ def repeated(
         revision = revision or (about["revision"] if own or not trusted else None)
         edited = edits or _edits(path, about)
     return model or about["source"], corpus or texts, merged, shard, revision, edited
+
+
+def _is_given(context: typer.Context, option: str) -> bool:
+    """Whether an option stands on the command line."""
+    parameter = {"context": "context_", "compile": "compile_"}.get(option, option)
+    return context.get_parameter_source(parameter).name == "COMMANDLINE"  # type: ignore[union-attr]
 
 
 def _model_named(about: dict[str, Any]) -> str:

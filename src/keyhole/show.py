@@ -196,6 +196,24 @@ def _triggers(title: str, triggers: list[Trigger]) -> RenderableType:
     return table
 
 
+def annotated(found: dict[str, Any], run: str) -> RenderableType:
+    """The summary of what people found in the triggers of a run."""
+    path, parts = printable(run), list[RenderableType]()
+    if not found["annotators"]:
+        parts.append(Text(f"Nobody annotated {path} yet. Read its triggers in the browser: keyhole serve {path}"))
+    else:
+        who = printable(", ".join(found["annotators"]))
+        parts.append(Text(f"{found['cells']:,} cells annotated, {found['skipped']:,} skipped, by {who}\n"))
+        parts.append(rows(found["coverage"], "shares of the triggers; a cell that two people read counts twice"))
+        if found["agreement"]:
+            parts += [Text(), rows(found["agreement"], "on the cells both read; kappa is Cohen's, of a trigger's kind")]
+    if lines := found["damaged_lines"]:
+        parts.append(
+            Text(f"{lines:,} line{'s' * (lines > 1)} could not be read and {'are' if lines > 1 else 'is'} left out.")
+        )
+    return Group(*parts)
+
+
 def info(run: Run) -> RenderableType:
     """What was scanned, and how its cells fare."""
     manifest = run.manifest
@@ -267,7 +285,7 @@ class _Seen:
 
 
 def console() -> Console:
-    """Where output goes: as wide as the terminal, and at a width that suits a table where there is none. Nothing that is
+    """Where output goes: as wide as the terminal, and at a width that suits a table if there is none. Nothing that is
     printed acts as markup, as a code for an emoji or as a control character."""
     options: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False, "soft_wrap": False}
     out = Console(**options)

@@ -177,3 +177,12 @@ def test_a_damaged_file_of_a_plan_is_noticed_or_harmless(
                 shutil.rmtree(run.path)
     assert len(noticed) > 100
     assert all("--force" in message for message in noticed)
+
+
+def test_verify_finds_a_coefficient_that_is_no_number(analyzed: Path) -> None:
+    run = keyhole.open(analyzed)
+    run.coefficients = np.array(run.coefficients)
+    run.coefficients[1, 3, 0] = np.nan
+    found = keyhole.verify(run, cells=72, model=tiny("llama"))
+    assert not found.ok
+    assert found.worst == "L1.3"
