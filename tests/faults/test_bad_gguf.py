@@ -162,17 +162,17 @@ def test_a_cache_that_cannot_be_written(file: Path, tmp_path: Path, monkeypatch:
 def test_a_conversion_that_stops_leaves_nothing(
     stops: BaseException, file: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = conversion._flush
+    real = conversion.sync_folder
 
     def stop(path: Path) -> None:  # weights and configuration are written, the name is not
-        assert list(path.parent.glob("*.safetensors"))
+        assert list(path.glob("*.safetensors"))
         raise stops
 
-    monkeypatch.setattr(conversion, "_flush", stop)
+    monkeypatch.setattr(conversion, "sync_folder", stop)
     with pytest.raises(ModelError if isinstance(stops, OSError) else KeyboardInterrupt):
         keyhole.load(file)
     assert list(cache.iterdir()) == []
-    monkeypatch.setattr(conversion, "_flush", real)
+    monkeypatch.setattr(conversion, "sync_folder", real)
     assert keyhole.load(file).layers == tiny("llama").layers
 
 

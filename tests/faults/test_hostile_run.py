@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from families import save, tiny
+from hostile import reseal
 from typer.testing import CliRunner
 
 import keyhole
@@ -50,13 +51,6 @@ def model(tmp_path: Path, marker: Path) -> str:
 def arm(model: str) -> None:
     """From here on the model's own configuration asks for its code."""
     shutil.copy(Path(model) / "evil-config.json", Path(model) / "config.json")
-
-
-def reseal(run: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """What anyone can do: change the manifest, and give it a checksum that fits."""
-    about = json.loads((run / "manifest.json").read_text())
-    change(about)
-    (run / "manifest.json").write_text(json.dumps(files.seal(about)))
 
 
 def trusting(about: dict[str, Any]) -> None:

@@ -175,7 +175,7 @@ def test_a_seed_below_zero_is_refused_by_name(
     command: str, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call(monkeypatch, command, run, "--seed", "-1") == 2
-    assert capsys.readouterr().err == "keyhole: seed is -1; it must be at least 0.\n"
+    assert capsys.readouterr().err == "keyhole: seed is -1; it must be a whole number of at least 0.\n"
 
 
 @pytest.mark.parametrize("name", ["seed", "cells", "samples"])

@@ -14,16 +14,16 @@ import threading
 import tty
 import unicodedata
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from families import tiny, tokenizer
+from hostile import reseal
 from tokenizers import AddedToken
 
 import keyhole
-from keyhole import annotations, cli, demo, output, progress, show, store, tables
+from keyhole import annotations, cli, demo, files, output, progress, show, tables
 from keyhole.values import Values
 
 TOKENS = ["[/INST]", "[bold]", "\x1b[31m", "\u202e", ":smile:", "\x9b2J", "\u200b"]
@@ -74,12 +74,6 @@ def the_run(place: Path) -> Path:
     return next(path for path in place.iterdir() if path.name.startswith("run"))
 
 
-def reseal(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    manifest = store.read_manifest(path)
-    change(manifest)
-    store.write_json(path / "manifest.json", store.seal(manifest))
-
-
 @pytest.fixture
 def forged(place: Path, tmp_path: Path) -> Path:
     """A copy whose manifest and log say hostile things, under checksums that match."""
@@ -92,7 +86,7 @@ def forged(place: Path, tmp_path: Path) -> Path:
         manifest["versions"] = {EVIL: EVIL}
 
     reseal(path, change)
-    (path / "log.json").write_text(json.dumps({"seconds": {"scan": EVIL}, EVIL: EVIL}))
+    files.write_json(path / "log.json", {"seconds": {"scan": EVIL}, EVIL: EVIL})
     return path
 
 
@@ -352,7 +346,7 @@ def test_every_character_that_acts_is_made_visible() -> None:
     for code in range(sys.maxunicode + 1):
         if unicodedata.category(chr(code)) in ("Cc", "Cf", "Cs", "Zl", "Zp"):
             (shown,) = output.printable(chr(code))
-            assert unicodedata.category(shown) not in output.ACTING, hex(code)
+            assert unicodedata.category(shown) not in output.CONTROL, hex(code)
     assert output.printable("Grüße, 日本 😀 ") == "Grüße, 日本 😀 "
     assert output.harmless("a\nb\rc\n") == "a\nb␍c\n"
 

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 from families import tiny, tokenizer
+from hostile import reseal
 from tokenizers import Tokenizer, models
 
 import keyhole
-from keyhole import cli, store
+from keyhole import cli
 from keyhole.errors import ModelError, RunDamaged, UsageError
 from keyhole.vocabulary import Vocabulary
 
@@ -83,9 +84,8 @@ def test_the_commands_say_so_in_one_line(
     for name in ("truncated", "escape", "charsmap"):
         content = DAMAGED[name]
         (path / "tokenizer.json").write_bytes(content)
-        manifest = store.read_manifest(path)
-        manifest["files"]["tokenizer.json"] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-        store.write_json(path / "manifest.json", store.seal(manifest))
+        listed = {"tokenizer.json": {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}}
+        reseal(path, lambda manifest, listed=listed: manifest["files"].update(listed))
         for arguments in (["show", path, "L0.0"], ["report", path]):
             monkeypatch.setattr("sys.argv", ["keyhole", *map(str, arguments)])
             with pytest.raises(SystemExit) as done:

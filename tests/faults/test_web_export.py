@@ -14,8 +14,8 @@ import explored
 import pytest
 
 import keyhole
-from keyhole import store
 from keyhole.errors import DiskFull, KeyholeError, RunError, RunExists, UsageError
+from keyhole.unfinished import Partial
 from keyhole.web import export as module
 from keyhole.web.export import export
 
@@ -59,7 +59,7 @@ def test_what_stands_beside_and_is_no_export_stays(
 
 
 def test_an_unfinished_scan_of_that_name_stays(run: keyhole.Run, tmp_path: Path) -> None:
-    scan = store.Partial(tmp_path / "site")
+    scan = Partial(tmp_path / "site")
     scan.begin(resume=False, force=False)
     scan.save("tokens", run.tokens)
     scan.close()

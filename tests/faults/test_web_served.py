@@ -12,10 +12,12 @@ from typing import Any
 import explored
 import httpx
 import pytest
+from hostile import reseal
 from starlette.testclient import TestClient
 
 import keyhole
 from keyhole import store
+from keyhole.files import write_json
 from keyhole.web import app as web
 from keyhole.web import guard
 from keyhole.web.served import HEADER, Served
@@ -207,14 +209,14 @@ def test_a_new_analysis_is_seen_without_a_restart(tmp_path: Path) -> None:
 
 def told(path: Path, what: str) -> None:
     """Rewritten after each analysis."""
-    store.write_json(store.analyses_file(path), {"last": what})
+    write_json(store.analyses_file(path), {"groups": store.analyses(path), "last": what})
 
 
 def test_what_is_open_goes_on_if_the_new_analysis_cannot_be_read(
     client: TestClient, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = client.get("/data/run.json").json()
-    (path / "values_norm.json").write_text("{")
+    (path / "values_raw_top_tokens.npy").write_bytes(b"damaged")
     told(path, "damaged")
     assert client.get("/data/run.json").json() == before
 
@@ -233,9 +235,7 @@ def test_a_new_run_of_the_same_model_keeps_it_and_of_another_does_not(path: Path
     replace(path, second)
     served.reopen()
     assert served.now(None).live.status()["loaded"] is True
-    manifest = store.read_manifest(path)
-    manifest["model"]["fingerprint"] = "0" * 64
-    store.write_json(path / "manifest.json", store.seal(manifest))
+    reseal(path, lambda manifest: manifest["model"].update(fingerprint="0" * 64))
     served.reopen()
     assert served.now(None).live.status()["loaded"] is False
 

@@ -208,7 +208,6 @@ def _put_in_place(beside: Path, site: Path) -> None:
         beside.rename(gone)
         sync_folder(site.parent)
         shutil.rmtree(gone, ignore_errors=True)
-        return
     else:
         _check_leftover(old)
         shutil.rmtree(old, ignore_errors=True)
