@@ -21,7 +21,7 @@ import numpy.typing as npt
 from . import __version__, corpus, manifest, reader, store, unfinished
 from .checkpoints import name_of
 from .checks import whole
-from .errors import DiskFull, Interrupted, RunError, UsageError
+from .errors import DiskFull, Interrupted, RunDamaged, RunError, UsageError
 from .files import disk_errors, read_json, write_json
 from .kernels import AnyIndex
 from .models import Model, load
@@ -86,7 +86,7 @@ def scan(
     names = [corpus.name_of(source) for source in named]
     if not isinstance(model, Model):
         model = name_of(model)
-    processes = whole("processes", processes, 1)
+    processes = whole("processes", processes, 1, 1024)
     if processes > 1 and shard is not None:
         raise UsageError(
             f"{processes} processes cannot scan one shard: each would be a shard of its own. Leave one out."
@@ -154,16 +154,21 @@ class Job:
         }
 
 
+PARTS: dict[str, type] = {"model": dict, "config": dict, "corpus": list}
+"""What the identity of a scan consists of."""
+
+
 def differences(before: dict[str, Any], now: dict[str, Any]) -> str:
     """In what two identities differ, as text; empty if in nothing."""
+    before = {part: before.get(part) if isinstance(before.get(part), kind) else kind() for part, kind in PARTS.items()}
     found = [
-        f"{key}: was {before.get(part, {}).get(key)!r}, now {value!r}"
+        f"{key}: was {before[part].get(key)!r}, now {value!r}"
         for part in ("model", "config")
         for key, value in now[part].items()
-        if before.get(part, {}).get(key) != value
+        if before[part].get(key) != value
     ]
-    if before.get("corpus") != now["corpus"]:
-        found.append(f"corpus: was {before.get('corpus')}, now {now['corpus']}")
+    if before["corpus"] != now["corpus"]:
+        found.append(f"corpus: was {before['corpus']}, now {now['corpus']}")
     return "; ".join(found)
 
 
@@ -296,7 +301,10 @@ def _plan(
                 f"The unfinished scan at {partial.path} is another one ({found}). Repeat its command to resume it, or start over "
                 "with --force."
             )
-        summary = Summary(**partial.plan.read())
+        try:
+            summary = Summary(**partial.plan.read())
+        except TypeError as error:
+            raise RunDamaged(f"{partial.plan.summary} is not a plan's: {error}. {AGAIN}") from None
         if stamps != before.get("stamps"):
             found = content_hash(corpus.units(names, config.unit, text_field=config.text_field), summary.units)
             if found != summary.hash:

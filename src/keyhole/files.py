@@ -10,6 +10,7 @@ No write follows a symbolic link: a directory that came from elsewhere could poi
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import hashlib
 import json
@@ -18,6 +19,7 @@ import re
 import secrets
 import shutil
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -142,6 +144,27 @@ def is_plain_name(value: Any) -> bool:
     return isinstance(value, str) and bool(re.fullmatch(r"\w+\.(npy|json|duckdb)", value, re.ASCII))
 
 
+def read_small(path: Path, most: int = 64 << 20) -> bytes:
+    """The content of a file that may come from anyone: refused if it is no plain file, or larger than such a file is."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _NO_FOLLOW)
+    with os.fdopen(descriptor, "rb") as file:
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode) or about.st_size > most:
+            raise OSError(errno.EINVAL, f"it is no plain file of at most {most:,} bytes")
+        return file.read(most)
+
+
+def swap(one: Path, other: Path) -> bool:
+    """Give each of two paths the other's name, in one step; False if this system cannot."""
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if sys.platform == "darwin":
+            return bool(libc.renamex_np(os.fsencode(one), os.fsencode(other), 2) == 0)
+        return bool(libc.renameat2(-100, os.fsencode(one), -100, os.fsencode(other), 2) == 0)
+    except (OSError, AttributeError, TypeError):
+        return False
+
+
 # JSON
 
 
@@ -160,7 +183,7 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 def read_json(path: Path, advice: str) -> dict[str, Any]:
     """What `write_json` wrote, without its checksum; anything else is damage, and `advice` says what to do."""
     try:
-        value = json.loads(path.read_text("utf-8"))
+        value = json.loads(read_small(path))
         if not isinstance(value, dict) or value.get("checksum") != seal(value)["checksum"]:
             raise ValueError("its checksum does not match")
     except (OSError, ValueError, RecursionError) as error:

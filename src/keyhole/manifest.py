@@ -48,7 +48,7 @@ def _share(value: Any) -> bool:
 
 
 def _shard(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(map(_whole(1), value)) and value[0] <= value[1]
+    return isinstance(value, list) and len(value) == 2 and all(map(_whole(1, 1 << 20), value)) and value[0] <= value[1]
 
 
 def _texts(value: Any) -> bool:
@@ -114,10 +114,23 @@ def read(path: Path) -> dict[str, Any]:
     return read_file(file)
 
 
+def open_run(path: Path) -> dict[str, Any]:
+    """The manifest of a run whose files were checked. If another run takes its place meanwhile, that one is opened."""
+    while True:
+        manifest = read(path)
+        try:
+            check_files(path, manifest)
+        except RunError:
+            if read(path)["checksum"] == manifest["checksum"]:
+                raise
+            continue
+        return manifest
+
+
 def read_file(file: Path) -> dict[str, Any]:
     """A manifest, its own checksum, schema and types checked."""
     try:
-        manifest = json.loads(file.read_text("utf-8"))
+        manifest = json.loads(files.read_small(file))
         schema = manifest["schema"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise RunDamaged(f"{file} is damaged: {error!r}. Scan again, or restore the file.") from None

@@ -71,8 +71,9 @@ def _check_shards(runs: list[Run]) -> None:
         of[number] = run
     first = runs[0]
     for run in runs[1:]:
-        for what, key in (("model", "fingerprint"), ("corpus", "hash"), ("corpus", "tokens")):
-            if run.manifest[what][key] != first.manifest[what][key]:
+        for what, own in (("model", {"source", "revision"}), ("corpus", {"sources", "scanned_prefixes"})):
+            mine, theirs = run.manifest[what], first.manifest[what]
+            if any(mine.get(key) != theirs.get(key) for key in (mine.keys() | theirs.keys()) - own):
                 raise ShardError(f"{run.path} and {first.path} are shards of different scans: another {what}.")
         for key, value in first.manifest["config"].items():
             other = run.manifest["config"].get(key)

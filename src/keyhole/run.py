@@ -188,8 +188,7 @@ class Run:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self.manifest = manifest.read(self.path)
-        manifest.check_files(self.path, self.manifest)
+        self.manifest = manifest.open_run(self.path)
         self._arrays: dict[str, npt.NDArray[Any]] = {}
         model = self.manifest["model"]
         self.layers, self.cells, self.signed = int(model["layers"]), int(model["cells"]), bool(model["signed"])
@@ -289,6 +288,7 @@ class Run:
         side = "_negative" if negative else ""
         coefficients, units, positions = (getattr(self, name + side)[layer, index] for name in store.TRIGGERS)
         filled = int(np.count_nonzero(units >= 0))
+        self.check_places(units[:filled], positions[:filled])
         return [self._trigger(float(coefficients[i]), int(units[i]), int(positions[i])) for i in range(filled)]
 
     def _trigger(self, coefficient: float, unit: int, position: int) -> Trigger:
@@ -347,6 +347,17 @@ class Run:
     def window_start(self, position: int) -> int:
         """Where the window of a position starts: 0, unless the unit is longer than the context."""
         return position // self.room * self.room
+
+    def check_places(self, units: npt.NDArray[Any], positions: npt.NDArray[Any]) -> None:
+        """Refuse places of triggers that are not in the corpus; a large run is not checked as a whole when it is opened."""
+        count, offsets = len(self.unit_offsets) - 1, self.unit_offsets
+        if units.size and not (units.min() >= 0 and units.max() < count):
+            raise RunDamaged(
+                f"{self.path} is damaged: a trigger is in a unit that is not there. Check it: keyhole verify"
+            )
+        ends = offsets[units.astype(np.int64) + 1] - offsets[units]
+        if ((positions < 0) | (positions >= ends)).any():
+            raise RunDamaged(f"{self.path} is damaged: a trigger is outside its unit. Check it: keyhole verify")
 
     def counts(self, units: npt.NDArray[Any], positions: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """How often each of these prefixes occurs in the corpus."""

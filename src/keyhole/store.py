@@ -59,13 +59,15 @@ CHECK_ON_OPEN = 256 << 20
 """Runs up to this many bytes are checked against their checksums whenever they are opened; larger ones by `verify`."""
 
 _ARRAYS = "|".join((*CORPUS, *STATISTICS, *(f"(?:{name})(?:_negative)?" for name in TRIGGERS), *SHADING, *SIMILAR))
-_ENTRY = re.compile(
+_FILES = re.compile(
     rf"(?:manifest|log|tokenizer|analyses)\.json|(?:{_ARRAYS}|values_\w+)\.npy|tables\.duckdb(?:\.new)?(?:\.wal)?"
-    r"|notes\.jsonl|lock|report|annotations|plan"
+    r"|notes\.jsonl|lock|report/index\.html|annotations/[a-z0-9_-]+\.jsonl"
+    r"|plan/(?:(?:summary|identity)\.json|checkpoint\.npz|merge|(?:window|batch)_\w+\.npy)"
 )
+_FOLDERS = re.compile(r"report|annotations|plan")
+_PART = re.compile(r"plan/[0-9]+-of-[0-9]+(?:\.partial|\.replaced-[0-9a-f]{8})?")
 _BESIDE = re.compile(r"(\.[0-9a-f]{8})?\.new$")
 """What a file is called while it is being written (`files.beside`)."""
-_INSIDE = {"report": re.compile(r"index\.html"), "annotations": re.compile(r"[a-z0-9_-]+\.jsonl")}
 
 
 def sealed_names(signed: bool) -> list[str]:
@@ -78,38 +80,49 @@ def sealed_names(signed: bool) -> list[str]:
 # Whose directory this is
 
 
-def foreign(path: Path) -> str | None:
-    """The first entry of a directory that Keyhole did not write; '.' if the path is not a directory."""
+def foreign(path: Path, below: str = "") -> str | None:
+    """The first entry of a directory that Keyhole does not write there; '.' if the path is not a directory."""
     if not stat.S_ISDIR(path.lstat().st_mode):
         return "."
-    for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
-        if not _ENTRY.fullmatch(_BESIDE.sub("", entry.name)):
-            return entry.name
-        known = _INSIDE.get(entry.name)
-        if known and entry.is_dir(follow_symlinks=False):
-            for inner in sorted(os.listdir(entry.path)):
-                if not known.fullmatch(_BESIDE.sub("", inner)):
-                    return f"{entry.name}/{inner}"
+    with os.scandir(path) as entries:
+        for entry in sorted(entries, key=lambda each: each.name):
+            name = below + entry.name
+            found: str | None = name
+            if entry.is_dir(follow_symlinks=False):
+                if _FOLDERS.fullmatch(name):
+                    found = foreign(Path(entry.path), f"{name}/")
+                elif _PART.fullmatch(name) and (inner := foreign(Path(entry.path))) is not None:
+                    found = f"{name}/{inner}"
+                elif _PART.fullmatch(name):
+                    found = None
+            elif entry.is_file(follow_symlinks=False) and _FILES.fullmatch(_BESIDE.sub("", name)):
+                found = None
+            if found is not None:
+                return found
     return None
 
 
 def is_ours(path: Path) -> bool:
     """Whether a directory may be replaced: a run, the beginning of one, or empty."""
-    return foreign(path) is None and (
-        not any(path.iterdir()) or any((path / n).exists() for n in ("manifest.json", "plan"))
-    )
+    if foreign(path) is not None:
+        return False
+    names = set(os.listdir(path))
+    if "manifest.json" not in names:
+        return not names - {"plan", "lock"} or "plan" in names
+    try:
+        about = json.loads(files.read_small(path / "manifest.json"))
+    except (OSError, ValueError, RecursionError):
+        return any(name.endswith(".npy") for name in names)  # it is damaged; what is beside it says whose it is
+    return isinstance(about, dict) and "keyhole" in about and "schema" in about
 
 
 def check_ours(path: Path) -> None:
     if not is_ours(path):
         what = foreign(path)
-        why = (
-            "it holds no manifest.json"
-            if what is None
-            else f"it holds {what!r}"
-            if what != "."
-            else "it is no directory"
-        )
+        if what is None:
+            why = "its manifest.json is not that of a run, or missing"
+        else:
+            why = "it is no directory" if what == "." else f"it holds {what!r}"
         raise RunExists(
             f"{path} is not a run that may be replaced: {why}. Choose another directory, or move that away."
         )
@@ -184,16 +197,18 @@ def cache_dir() -> Path:
 def problem(path: Path, name: str, choices: list[dict[str, Any]], contents: bool) -> str | None:
     """What is wrong with a file of which one of `choices` was written."""
     file = path / name
-    if file.is_symlink():
-        return f"{name} is a symbolic link, and a run holds plain files"
-    if not file.is_file():
-        return f"{name} is missing"
-    size = file.stat().st_size
-    if size not in [choice["bytes"] for choice in choices]:
-        return f"{name} has {size:,} bytes where {choices[-1]['bytes']:,} were written"
     try:
+        about = file.lstat()
+        if stat.S_ISLNK(about.st_mode):
+            return f"{name} is a symbolic link, and a run holds plain files"
+        if not stat.S_ISREG(about.st_mode):
+            return f"{name} is no plain file"
+        if about.st_size not in [choice["bytes"] for choice in choices]:
+            return f"{name} has {about.st_size:,} bytes where {choices[-1]['bytes']:,} were written"
         if contents and fingerprint(file) not in choices:
             return f"the content of {name} changed (sha256)"
+    except FileNotFoundError:
+        return f"{name} is missing"
     except OSError as error:
         return f"{name} cannot be read ({error.strerror or error})"
     return None
@@ -203,10 +218,10 @@ def load_array(path: Path, name: str) -> Array:
     """An array of the run, memory-mapped for look-ups here and there."""
     file = path / f"{name}.npy"
     try:
-        array = np.load(file, mmap_mode="r", allow_pickle=False)
+        array = np.lib.format.open_memmap(file, mode="r")
     except OSError as error:
         raise RunError(f"{file} cannot be read: {error.strerror or error}.") from None
-    except (ValueError, EOFError) as error:
+    except (ValueError, EOFError, OverflowError, TypeError) as error:
         raise RunDamaged(f"{file} cannot be read as an array: {error}. Restore it, or make it again.") from None
     mapped = getattr(array, "_mmap", None)
     if mapped is not None and hasattr(mapped, "madvise"):
@@ -292,9 +307,9 @@ def replace_listed(path: Path, group: str, name: str, beside: Path) -> None:
     of them, complete."""
     with writing_analyses(path):
         groups, new = analyses(path), fingerprint(beside)
-        before = groups.get(group, {"files": {}})["files"].get(name, [])
-        groups[group] = {"settings": {}, "files": {name: [*before, new]}}
-        _write_groups(path, groups)
+        if before := groups.get(group, {"files": {}})["files"].get(name, []):
+            groups[group] = {"settings": {}, "files": {name: [*before, new]}}
+            _write_groups(path, groups)
         beside.replace(path / name)
         files.sync_folder(path)
         groups[group] = {"settings": {}, "files": {name: [new]}}

@@ -101,12 +101,15 @@ SCHEMAS: dict[str, dict[str, str]] = {
     },
 }
 NOTES = {"table_name": "VARCHAR", "note": "VARCHAR"}
+MOST_ROWS, LARGEST = 1_000_000, 1 << 53
+"""More rows, and a larger whole number, than a table of ours ever has."""
 AGAIN = "Remove tables.duckdb from the run, and analyze it again."
 CONFINED: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": "false",
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
     "temp_directory": "",
+    "memory_limit": "2GB",
     "lock_configuration": "true",
 }
 """A database may come from anyone, and hold views that read files: none of them can, and no query can change that."""
@@ -132,11 +135,11 @@ def _open(file: Path, *, read_only: bool) -> Iterator[duckdb.DuckDBPyConnection]
         )
     try:
         connection = duckdb.connect(str(file), read_only=read_only, config=CONFINED)
-    except duckdb.Error as error:
+    except (duckdb.Error, RuntimeError) as error:  # RuntimeError: a path that is not UTF-8
         raise _unreadable(file, error) from None
     try:
         yield connection
-    except duckdb.Error as error:
+    except (duckdb.Error, RuntimeError) as error:
         if "No space left" in str(error):
             raise OSError(errno.ENOSPC, str(error), str(file)) from None
         raise _unreadable(file, error) from None
@@ -145,7 +148,7 @@ def _open(file: Path, *, read_only: bool) -> Iterator[duckdb.DuckDBPyConnection]
             connection.close()
 
 
-def _unreadable(file: Path, error: duckdb.Error) -> RunError:
+def _unreadable(file: Path, error: Exception) -> RunError:
     reason = str(error).splitlines()[0]
     if re.search(r"\block\b", reason, re.IGNORECASE):
         return RunError(f"{file} is open in another program, which must close it first. ({reason})")
@@ -205,11 +208,20 @@ def read(path: Path, name: str) -> list[dict[str, Any]]:
     with connect(path) as db:
         if name not in names(db):
             raise RunError(f"The table '{name}' is not filled yet. Fill it: keyhole analyze {path} --only {name}")
+        if (count := _count(db, name)) > MOST_ROWS:
+            raise RunDamaged(f"The table '{name}' has {count:,} rows, more than any analysis writes. {AGAIN}")
         rows = _rows(db.execute(f'SELECT * FROM "{name}" ORDER BY rowid'))
+    if any(type(value) is int and abs(value) > LARGEST for row in rows for value in row.values()):
+        raise RunDamaged(f"The table '{name}' holds a number that no analysis writes. {AGAIN}")
     texts = [column for column, kind in SCHEMAS[name].items() if kind == "VARCHAR"]
     if any(row[column] is None for row in rows for column in texts):
         raise RunDamaged(f"The table '{name}' of the run's database lacks a text that `analyze` writes. {AGAIN}")
     return rows
+
+
+def _count(db: duckdb.DuckDBPyConnection, name: str) -> int:
+    found = db.execute(f'SELECT count(*) FROM "{name}"').fetchone()
+    return int(found[0]) if found else 0
 
 
 def note(path: Path, name: str) -> str | None:
@@ -261,7 +273,9 @@ def query(path: Path, sql: str) -> list[dict[str, Any]]:
                 )
             return _rows(result)
         except duckdb.Error as error:
-            raise UsageError(f"The query failed: {error}") from None
+            said = str(error).strip().splitlines() or [type(error).__name__]
+            some = [said[0], said[-1]] if "Traceback" in str(error) else said  # of a Python module that DuckDB wants
+            raise UsageError("The query failed: " + "\n".join(some)) from None
 
 
 def _rows(result: Any) -> list[dict[str, Any]]:

@@ -37,7 +37,11 @@ def signature(checksum: str) -> dict[str, str]:
 def is_own(path: Path, checksum: str) -> bool:
     """Whether the run at `path` was made by this user on this machine, and not changed since."""
     key, signed = _key(make=False), store.read_log(path).get("signature")
-    return key is not None and isinstance(signed, str) and hmac.compare_digest(signed, _sign(key, checksum))
+    return (
+        key is not None
+        and isinstance(signed, str)
+        and hmac.compare_digest(signed.encode(), _sign(key, checksum).encode())
+    )
 
 
 def source(run: Run, named: str | os.PathLike[str] | None) -> str:

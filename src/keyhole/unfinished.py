@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import hashlib
 import os
+import re
 import secrets
 import shutil
 import zipfile
@@ -62,7 +64,9 @@ class PlanFiles:
     def read(self) -> dict[str, Any]:
         """The summary, after every array was compared with what it lists."""
         summary = files.read_json(self.summary, AGAIN)
-        listed = summary.pop("files", {})
+        listed = summary.pop("files", None)
+        if not isinstance(listed, dict):
+            raise RunDamaged(f"{self.summary} is damaged: it lists no files. {AGAIN}")
         for name in (*store.CORPUS, *PLANNED):
             file: Path = getattr(self, name)
             if not file.is_file() or files.fingerprint(file) != listed.get(name):
@@ -100,8 +104,8 @@ class Partial:
 
     def shards(self) -> list[tuple[int, int]]:
         """The parts that are there, finished or not."""
-        names = [path.name.removesuffix(".partial").split("-of-") for path in self.path.glob("plan/*-of-*")]
-        return [(int(number), int(of)) for number, of in names]
+        names = [re.fullmatch(r"([0-9]+)-of-([0-9]+)(\.partial)?", path.name) for path in self.path.glob("plan/*-of-*")]
+        return [(int(name[1]), int(name[2])) for name in names if name]
 
     def begin(self, *, resume: bool, force: bool, inputs: Iterable[str | os.PathLike[str]] = ()) -> None:
         """Take the directory. What is there is refused unless `resume` or `force` is given. `inputs` are the files that the
@@ -179,12 +183,15 @@ class Partial:
             if os.path.lexists(self.out):
                 stack.enter_context(self._lock_old())
                 old = self.out.with_name(f"{self.out.name}.replaced-{secrets.token_hex(4)}")
-                self.out.rename(old)
-                try:
-                    self.path.rename(self.out)
-                except BaseException:
-                    old.rename(self.out)
-                    raise
+                if files.swap(self.path, self.out):  # readers find a run at every moment
+                    self.path.rename(old)
+                else:
+                    self.out.rename(old)
+                    try:
+                        self.path.rename(self.out)
+                    except BaseException:
+                        old.rename(self.out)
+                        raise
             else:
                 self.path.rename(self.out)
             files.sync_folder(self.out.parent)
@@ -234,13 +241,33 @@ def _destination(out: Path) -> Path:
 
 
 def write_checkpoint(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> None:
+    """Arrays as an .npz file, with its sha256 after its end."""
     named: dict[str, Any] = dict(arrays)
-    files.replace_file(path, lambda file: np.savez(file, **named))
+
+    def write(file: BinaryIO) -> None:
+        np.savez(file, **named)
+        file.seek(0)
+        digest = hashlib.file_digest(file, "sha256").digest()  # type: ignore[arg-type]
+        file.seek(0, os.SEEK_END)
+        file.write(digest)
+
+    files.replace_file(path, write)
 
 
 def read_checkpoint(path: Path) -> dict[str, npt.NDArray[Any]]:
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as saved:
-            return {name: saved[name] for name in saved.files}
-    except (OSError, ValueError, KeyError, EOFError, NotImplementedError, zipfile.BadZipFile) as error:
+        with path.open("rb") as file:
+            file.seek(-32, os.SEEK_END)
+            size, told = file.tell(), file.read()
+            file.seek(0)
+            digest = hashlib.sha256()
+            while size and (part := file.read(min(size, 1 << 20))):
+                digest.update(part)
+                size -= len(part)
+            if digest.digest() != told:
+                raise ValueError("its checksum does not match")
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as saved:
+                return {name: saved[name] for name in saved.files}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise RunDamaged(f"The checkpoint {path} cannot be read ({error}). {AGAIN}") from None

@@ -85,7 +85,7 @@ class Values:
             index = name.startswith("index_")
             whole_numbers = index or name.endswith("_tokens") or name == "ranks"
             shape = cells + kept if name.endswith(("_tokens", "_logits")) else cells
-            fits = array.ndim == 1 if index else array.shape == shape
+            fits = array.ndim == 1 if index else array.shape == shape and 0 not in kept
             if not fits or array.dtype.kind != ("i" if whole_numbers else "f"):
                 raise unfit(
                     self.run, store.lens_array(self.lens, name), f"it holds {array.dtype} of shape {array.shape}"

@@ -46,6 +46,55 @@ def test_force_replaces_nothing_but_a_run(text: Path, tmp_path: Path, where: str
     assert tree(mine) == before
 
 
+def plant(folder: Path, name: str) -> None:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text('{"name": "an extension", "manifest_version": 3}')
+
+
+@pytest.mark.parametrize(
+    ("where", "names", "options"),
+    [
+        ("run", ["plan/thesis.txt"], {"force": True}),
+        ("run", ["manifest.json", "log.json", "report/index.html"], {"force": True}),
+        ("run", ["manifest.json/precious"], {"force": True}),
+        ("run", ["manifest.json", "values_x.npy/precious"], {"force": True}),
+        ("run", ["plan/1-of-2/precious"], {"force": True}),
+        ("run.partial", ["plan/precious"], {"resume": True}),
+        ("run.partial", ["plan/1-of-2.partial/plan/precious"], {"resume": True}),
+        ("run.replaced-20250101", ["plan/precious"], {}),
+        ("run.replaced-0badcafe", ["manifest.json"], {}),
+    ],
+)
+def test_what_only_looks_like_a_run_is_kept(
+    text: Path, tmp_path: Path, where: str, names: list[str], options: dict[str, Any]
+) -> None:
+    for name in names:
+        plant(tmp_path / where, name)
+    before = tree(tmp_path / where)
+    if where.startswith("run.replaced"):
+        scan(text, tmp_path / "run", **options)
+    else:
+        with pytest.raises(RunExists, match="not a run that may be replaced"):
+            scan(text, tmp_path / "run", **options)
+    assert tree(tmp_path / where) == before
+
+
+@pytest.mark.parametrize(("link", "processes"), [("plan", 1), ("plan/1-of-2", 2), ("plan/1-of-2.partial", 2)])
+def test_links_inside_an_unfinished_run_are_not_written_through(
+    text: Path, tmp_path: Path, link: str, processes: int
+) -> None:
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "window_offsets.npy").write_text("mine")
+    (tmp_path / "run.partial" / link).parent.mkdir(parents=True)
+    (tmp_path / "run.partial" / link).symlink_to(victim)
+    folder = save(tiny("llama"), tmp_path / "model")
+    for how in ({"resume": True}, {"force": True}):
+        with pytest.raises(RunExists, match="not a run that may be replaced"):
+            keyhole.scan(folder, [text], tmp_path / "run", processes=processes, device="cpu", **how, **OPTIONS)
+    assert tree(victim) == {"window_offsets.npy": b"mine"}
+
+
 def test_force_keeps_a_run_that_holds_something_of_the_users(text: Path, tmp_path: Path) -> None:
     run = scan(text, tmp_path / "run").path
     (run / "my notes.txt").write_text("keep")
@@ -242,6 +291,25 @@ def test_a_lock_that_moved_away_is_not_taken_for_ones_own(
     with pytest.raises(RunExists, match="Another process finished .*run.partial just now"):
         late.begin(resume=False, force=True)
     assert content(out) == before
+
+
+def test_an_analysis_never_lands_in_the_run_that_took_the_place(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = scan(text, tmp_path / "run")
+    real = store.lock
+
+    def replaced_meanwhile(path: Path) -> Any:
+        monkeypatch.setattr(store, "lock", real)
+        scan(text, tmp_path / "run", force=True, per="prefix")
+        return real(path)
+
+    monkeypatch.setattr(store, "lock", replaced_meanwhile)
+    with pytest.raises(RunError, match="Another run is at"):
+        keyhole.analyze(run, model=tiny("llama"), only=["activity"])
+    assert not store.has_tables(tmp_path / "run")
+    with pytest.raises(RunError, match="Another run is at"):
+        run.units  # noqa: B018 - not loaded before it was replaced
 
 
 def test_two_analyses_of_one_run_are_refused(text: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -104,6 +105,36 @@ def test_a_file_that_is_no_database(run: keyhole.Run, content: bytes) -> None:
         done = CliRunner().invoke(app, command)
         assert isinstance(done.exception, RunDamaged), command
         assert "keyhole analyze" in str(done.exception)
+
+
+def test_more_rows_than_any_analysis_writes(run: keyhole.Run) -> None:
+    rebuild(run, "INSERT INTO activity SELECT 0, 0, 0, 0, 0, 0 FROM range(3000000)")
+    with pytest.raises(RunDamaged, match="more than any analysis writes"):
+        run.table("activity")
+    rebuild(run, "DELETE FROM activity WHERE n = 0", "UPDATE activity SET dead = 9000000000000000000")
+    with pytest.raises(RunDamaged, match="a number that no analysis writes"):
+        run.table("activity")
+
+
+def test_a_column_that_grows_when_it_is_read(run: keyhole.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(tables.CONFINED, "memory_limit", "20MB")  # of 2 GB
+    kinds = "top_r VARCHAR AS (repeat(prefix, 10000000)), top_y VARCHAR AS (repeat(prefix, 10000000))"
+    rebuild(
+        run,
+        f"CREATE TABLE cases (prefix VARCHAR, {kinds}, top_o VARCHAR AS (prefix), similarity DOUBLE)",
+        "INSERT INTO cases (prefix, similarity) VALUES ('xxxxxx', 0)",
+    )
+    with pytest.raises(RunDamaged, match="cannot be used as a database"):
+        run.table("cases")
+
+
+def test_a_path_that_is_no_text(text: Path, tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"r\xff")
+    made = keyhole.scan(tiny("llama"), [text], out=folder, **OPTIONS)
+    try:
+        keyhole.analyze(made.path, model=tiny("llama"), only=["activity"])
+    except RunError as error:
+        assert "tables.duckdb" in str(error)  # noqa: PT017 - a DuckDB that takes such a path is welcome
 
 
 def test_a_damaged_block_is_damage_and_no_lock(run: keyhole.Run) -> None:

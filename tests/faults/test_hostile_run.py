@@ -16,12 +16,13 @@ import numpy as np
 import pytest
 from families import save, tiny
 from hostile import reseal
+from test_engine import stop_after
 from typer.testing import CliRunner
 
 import keyhole
-from keyhole import files, manifest, trust
+from keyhole import files, manifest, trust, unfinished
 from keyhole.cli import app
-from keyhole.errors import KeyholeError, ModelError, RunDamaged, UntrustedSource
+from keyhole.errors import Interrupted, KeyholeError, ModelError, RunDamaged, ShardError, UntrustedSource
 
 OPTIONS: dict[str, Any] = {"top": 3, "unit": "line", "batch_tokens": 60}
 CODE = """
@@ -278,3 +279,103 @@ def test_a_manifest_that_is_too_deep_or_no_text(run: Path) -> None:
         (run / "manifest.json").write_bytes(content)
         with pytest.raises(KeyholeError):
             keyhole.open(run)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "log.json", "analyses.json", "tokens.npy", "tokenizer.json"])
+@pytest.mark.parametrize("kind", ["pipe", "link"])
+def test_a_file_that_never_ends_is_not_read(run: Path, name: str, kind: str) -> None:
+    (run / name).unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(run / name)
+    else:
+        (run / name).symlink_to("/dev/zero")
+    if name == "log.json":
+        assert invoke_info(keyhole.open(run))
+    else:
+        with pytest.raises(KeyholeError):
+            keyhole.open(run)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"PK\x03\x04" + b"\0" * 300,
+        b"",
+        b"\x93NUMPY\x01\x00\x76\x00"
+        + b"{'descr': '<i4', 'fortran_order': False, 'shape': (%d,), }" % 2**70
+        + b" " * 50
+        + b"\n",
+        b"\x93NUMPY\x01\x00\x10\x00{'descr': '|O'}\n",
+    ],
+)
+def test_arrays_that_are_none(run: Path, content: bytes) -> None:
+    (run / "units.npy").write_bytes(content)
+    listed = {"units.npy": files.fingerprint(run / "units.npy")}
+    reseal(run, lambda about: about["files"].update(listed))
+    with pytest.raises(RunDamaged, match="units.npy"):
+        keyhole.open(run)
+
+
+def test_a_signature_of_any_kind(run: Path) -> None:
+    log = files.read_json(run / "log.json", "")
+    for value in ("é", "", "0" * 64, 5, None, ["x"]):
+        files.write_json(run / "log.json", log | {"signature": value})
+        assert not trust.is_own(run, keyhole.open(run).manifest["checksum"])
+
+
+def test_a_key_that_was_cut_short_is_made_again(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    key = tmp_path / "data" / "keyhole" / "key"
+    key.parent.mkdir(parents=True)
+    key.write_bytes(b"")
+    run = keyhole.scan(tiny("llama"), [text], out=tmp_path / "own", **OPTIONS)
+    assert len(key.read_bytes()) == 32
+    assert trust.is_own(run.path, run.manifest["checksum"])
+
+
+def test_shards_that_do_not_fit_each_other(text: Path, tmp_path: Path) -> None:
+    parts = [keyhole.scan(tiny("llama"), [text], out=tmp_path / f"{i}", shard=(i, 2), **OPTIONS).path for i in (1, 2)]
+    other = keyhole.scan(
+        tiny("llama", layers=2, num_hidden_layers=2), [text], out=tmp_path / "x", shard=(2, 2), **OPTIONS
+    ).path
+    fingerprint = keyhole.open(parts[0]).manifest["model"]["fingerprint"]
+    reseal(other, lambda about: about["model"].update(fingerprint=fingerprint))
+    with pytest.raises(ShardError, match="another model"):
+        keyhole.merge(tmp_path / "all", [parts[0], other])
+
+
+@pytest.mark.parametrize("change", [{"model": 5}, {"config": []}, {"corpus": 7}, {"model": None}])
+def test_an_unfinished_run_with_an_odd_identity(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    with monkeypatch.context() as patch:
+        stop_after(2, patch)
+        with pytest.raises(Interrupted):
+            keyhole.scan(tiny("llama"), [text], out=tmp_path / "run", **OPTIONS)
+    partial = unfinished.Partial(tmp_path / "run")
+    identity = files.read_json(partial.identity, "")
+    files.write_json(partial.identity, identity | change)
+    with pytest.raises(KeyholeError):
+        keyhole.scan(tiny("llama"), [text], out=tmp_path / "run", resume=True, **OPTIONS)
+    files.write_json(partial.identity, identity)
+    summary = files.read_json(partial.plan.summary, "")
+    for other in (summary | {"files": [1]}, {"files": summary["files"]}, summary | {"extra": 1}):
+        files.write_json(partial.plan.summary, other)
+        with pytest.raises(RunDamaged, match="--force"):
+            keyhole.scan(tiny("llama"), [text], out=tmp_path / "run", resume=True, **OPTIONS)
+
+
+def test_a_checkpoint_with_any_flipped_bit_is_refused(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        stop_after(2, patch)
+        with pytest.raises(Interrupted):
+            keyhole.scan(tiny("llama"), [text], out=tmp_path / "run", **OPTIONS)
+    file = unfinished.Partial(tmp_path / "run").checkpoint
+    whole = file.read_bytes()
+    assert unfinished.read_checkpoint(file)["done"] == 2
+    for at in range(0, len(whole), 7):
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
+        with pytest.raises(RunDamaged, match="checkpoint.*--force"):
+            unfinished.read_checkpoint(file)

@@ -13,7 +13,7 @@ from families import tiny
 from power import MODES, Disk, lay_out
 
 import keyhole
-from keyhole import engine
+from keyhole import engine, store
 from keyhole.errors import RunError
 from keyhole.values import Values, available
 
@@ -89,6 +89,34 @@ def test_a_scan_cut_anywhere_resumes_to_the_same_bytes_or_says_what_is_damaged(
         assert content(run.path) == whole
     assert resumed > 20
     assert with_checkpoint > 5
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc to see what a flush wrote")
+def test_a_first_analysis_cut_anywhere_leaves_no_damage(
+    text: Path, tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny("llama")
+    scanned = keyhole.scan(model, [text], out=tmp_path / "run", **OPTIONS)
+    run = disk.root / "run"
+    with monkeypatch.context() as patch:
+        disk.watch(patch, lambda: None)
+        shutil.copytree(scanned.path, run)
+        for path in (*run.iterdir(), run, disk.root):
+            _flush(path)
+    work = ["activity", "shading"]
+    states = images_of(disk, lambda: keyhole.analyze(run, model=model, only=work), monkeypatch)
+    after = keyhole.open(run).table("activity")
+    filled = absent = 0
+    for _, image in states:
+        lay_out(image, tmp_path / "after")
+        opened = keyhole.open(tmp_path / "after" / "run")  # never damaged
+        if store.has_tables(opened.path):
+            assert opened.table("activity") == after
+            filled += 1
+        else:
+            absent += 1
+    assert filled > 2
+    assert absent > 2
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc to see what a flush wrote")

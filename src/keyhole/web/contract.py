@@ -262,6 +262,8 @@ class Explorer:
     def _top_triggers(self, layer: int) -> tuple[list[str | None], list[str | None], list[str | None]]:
         """Of each cell the strongest trigger: the end of its text, its last token, the next one."""
         run, piece = self.run, self.run.vocabulary.piece
+        first = run.units[layer, :, 0] >= 0
+        run.check_places(run.units[layer, :, 0][first], run.positions[layer, :, 0][first])
         tails: list[list[int]] = []
         lasts: list[str | None] = []
         follows: list[str | None] = []
@@ -292,6 +294,7 @@ class Explorer:
         """[cells, top] the token behind each trigger; −1 where there is none."""
         units, positions = np.asarray(self.run.units[layer]), np.asarray(self.run.positions[layer])
         offsets = self.run.unit_offsets
+        self.run.check_places(units[units >= 0], positions[units >= 0])
         after = offsets[units] + positions + 1
         there = (units >= 0) & (after < offsets[np.minimum(units + 1, len(offsets) - 1)])
         found = np.full(units.shape, -1, np.int64)
@@ -326,6 +329,7 @@ class Explorer:
         coefficients, units, positions = (getattr(run, name + side)[layer, index] for name in store.TRIGGERS)
         filled = int(np.count_nonzero(units >= 0))
         units, positions, offsets = units[:filled], positions[:filled], run.unit_offsets
+        run.check_places(units, positions)
         starts, ends, counts = offsets[units], offsets[units + 1], run.counts(units, positions)
         columns = (column.tolist() for column in (coefficients[:filled], units, positions, starts, ends, counts))
         found = []

@@ -7,20 +7,18 @@ or deleted: a folder that holds anything else is refused, and so is a SITE.parti
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
 import re
 import secrets
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import DiskFull, RunError, RunExists, UsageError
-from ..files import sync_folder
+from ..files import swap, sync_folder
 from ..run import Run
 from .app import static_file, static_files
 from .contract import Explorer, compact
@@ -203,7 +201,7 @@ def _put_in_place(beside: Path, site: Path) -> None:
     old = site.with_name(site.name + ".replaced")
     if not site.exists():
         beside.rename(site)
-    elif _swap(beside, site):  # the old export is at `beside` now, under a lock that nobody holds
+    elif swap(beside, site):  # the old export is at `beside` now, under a lock that nobody holds
         gone = beside.with_name(f"{beside.name}-{secrets.token_hex(4)}")
         beside.rename(gone)
         sync_folder(site.parent)
@@ -221,17 +219,6 @@ def _put_in_place(beside: Path, site: Path) -> None:
     with contextlib.suppress(RunExists):
         _check_leftover(old)
         shutil.rmtree(old, ignore_errors=True)
-
-
-def _swap(one: Path, other: Path) -> bool:
-    """Give each of two paths the other's name, in one step; False if this system cannot."""
-    try:
-        libc = ctypes.CDLL(None, use_errno=True)
-        if sys.platform == "darwin":
-            return bool(libc.renamex_np(os.fsencode(one), os.fsencode(other), 2) == 0)
-        return bool(libc.renameat2(-100, os.fsencode(one), -100, os.fsencode(other), 2) == 0)
-    except (OSError, AttributeError, TypeError):
-        return False
 
 
 def _flush(folder: Path) -> None:
