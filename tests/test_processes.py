@@ -13,7 +13,7 @@ import pytest
 from families import tiny, tokenizer
 
 import keyhole
-from keyhole import engine, processes, unfinished
+from keyhole import engine, processes, store, unfinished
 from keyhole.errors import Interrupted, RunError, RunExists, ShardError, UsageError
 
 OPTIONS = {"top": 4, "unit": "line", "batch_tokens": 60, "device": "cpu"}
@@ -120,10 +120,9 @@ def test_a_stop_saves_every_process_and_resumes(how: signal.Signals, tmp_path: P
         part = unfinished.Partial(partial.shard(number, 2))
         if part.path.exists():
             try:
-                part._take_lock()
+                store.lock(part.path).close()
             except RunExists:
                 return False
-            part.close()
         return True
 
     deadline = time.monotonic() + 120

@@ -12,7 +12,6 @@ from families import save, tiny
 
 import keyhole
 from keyhole import checkpoints
-from keyhole.analysis import model_of
 from keyhole.errors import MissingExtra, ModelError, UsageError
 from keyhole.recheck import verify
 
@@ -43,7 +42,7 @@ def test_a_split_model_is_the_same_model(folder: str, text: Path, tmp_path: Path
         assert np.array_equal(runs[0]._array(name), runs[1]._array(name), equal_nan=True)
     assert verify(runs[1], cells=5).ok
     with pytest.raises(UsageError, match="not split"):
-        model_of(runs[1], device="split")
+        keyhole.analyze(runs[1], device="split")
 
 
 @needs_accelerate

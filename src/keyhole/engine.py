@@ -88,9 +88,7 @@ def scan(
         model = name_of(model)
     processes = whole("processes", processes, 1, 1024)
     if processes > 1 and shard is not None:
-        raise UsageError(
-            f"{processes} processes cannot scan one shard: each would be a shard of its own. Leave one out."
-        )
+        raise UsageError(f"{processes} processes cannot be: with --shard only 1 (each would be a shard of its own).")
     job = Job(model, names, config, revision, edits)
     if processes > 1:
         from .processes import scan_in_processes

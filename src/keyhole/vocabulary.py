@@ -12,7 +12,9 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from .errors import ModelError, RunDamaged, UsageError
+from .files import read_small
 
+LARGEST_FILE = 256 << 20
 MOST_ID = 2**32 - 1
 """The largest token id a tokenizer can be asked about."""
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -37,8 +39,11 @@ class Vocabulary:
     def __init__(self, source: Path | Tokenizer) -> None:
         self._file = source if isinstance(source, Path) else None
         with self._asked():
-            self.tokenizer = Tokenizer.from_file(str(source)) if isinstance(source, Path) else source
-            core = json.loads(self.tokenizer.to_str())
+            if isinstance(source, Path):
+                text = read_small(source, LARGEST_FILE)
+                self.tokenizer, core = Tokenizer.from_buffer(text), json.loads(text)
+            else:
+                self.tokenizer, core = source, json.loads(source.to_str())
             self._byte_level = "ByteLevel" in json.dumps([core.get("decoder"), core.get("pre_tokenizer")])
             self._added = {token["id"] for token in core.get("added_tokens", [])}
 

@@ -111,8 +111,9 @@ def test_ids_outside_the_vocabulary(token: int, tmp_path: Path) -> None:
 
 def test_a_token_is_found_whatever_its_number(tmp_path: Path) -> None:
     """Numbers with gaps: the largest is far above the count."""
-    made = Tokenizer(models.WordLevel({"▁far": 4_000_000_000, "x": 7}, unk_token="x"))
-    made.save(str(tmp_path / "tokenizer.json"))
+    made = Tokenizer(models.WordLevel({"▁far": 40, "x": 7}, unk_token="x"))
+    text = made.to_str().replace('"▁far":40', '"▁far":4000000000')  # made with that number, it would take a minute
+    (tmp_path / "tokenizer.json").write_text(text, encoding="utf-8")
     vocabulary = Vocabulary(tmp_path / "tokenizer.json")
     assert vocabulary.find(" far") == 4_000_000_000
     with pytest.raises(UsageError, match="no token"):

@@ -225,7 +225,7 @@ def test_a_model_that_is_gone_is_told(run: keyhole.Run, monkeypatch: pytest.Monk
     def gone(run: keyhole.Run) -> Any:
         raise ModelError("tiny-gpt2 is not there.")
 
-    monkeypatch.setattr("keyhole.analysis.model_of", gone)
+    monkeypatch.setattr("keyhole.rerun.model_of", gone)
     with TestClient(web.create(run, read=answer), base_url=HERE) as client:
         assert client.get("/api/status").json()["loaded"] is False
         response = client.post("/api/prompt", json={"text": "a"})

@@ -60,7 +60,7 @@ def test_the_best_cells_come_first(run: keyhole.Run) -> None:
 def test_scores_are_those_of_the_definition(run: keyhole.Run) -> None:
     promoted = np.asarray(values.Values(run, "raw").top_tokens)
     counts = Counter(np.asarray(run.tokens).tolist())
-    weights = worth._weights(run, promoted)
+    weights = worth._weights(run)
     for layer in range(run.layers):
         found = worth._scores(promoted[layer], follows(run, layer), weights)
         for cell in range(run.cells):
