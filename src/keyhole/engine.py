@@ -172,10 +172,20 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> str:
 
 def already_done(job: Job, partial: Partial, *, resume: bool) -> Run | None:
     """The finished run that a resumed scan finds, which must be of the very same scan; None if there is none."""
-    if not resume or not partial.out.exists() or partial.path.exists():
+    left = partial.path.exists()
+    if not resume or not partial.out.exists() or (left and not partial.sealed):
         return None
-    run = Run(partial.out)
-    _check_same(job, run.manifest, partial.out)
+    try:
+        run = Run(partial.out)
+        _check_same(job, run.manifest, partial.out)
+    except RunError:
+        if left:  # it may be what takes the run's place
+            return None
+        raise
+    if left:  # the run that was replaced, left by a kill in the last step
+        store.check_ours(partial.path)
+        with store.lock(partial.path):
+            partial.drop()
     return run
 
 

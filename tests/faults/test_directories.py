@@ -366,6 +366,14 @@ def test_resuming_what_was_sealed_compares_it_too(text: Path, tmp_path: Path, mo
     scan(text, out, resume=True)
 
 
+def test_a_kill_right_after_two_runs_changed_places(text: Path, tmp_path: Path) -> None:
+    """Where names can be swapped, the old run is called NAME.partial for a moment."""
+    new = content(scan(text, tmp_path / "run", top=2).path)
+    scan(text, tmp_path / "old", top=3).path.rename(tmp_path / "run.partial")
+    assert content(scan(text, tmp_path / "run", resume=True, top=2).path) == new
+    assert sorted(path.name for path in tmp_path.glob("run*")) == ["run"]
+
+
 def test_an_interrupted_merge_says_what_to_do(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = [scan(text, tmp_path / f"part{i}", shard=f"{i}/2").path for i in (1, 2)]
     script = (
