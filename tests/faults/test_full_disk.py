@@ -75,7 +75,7 @@ def test_a_scan_on_a_disk_that_fills_at_any_write(text: Path, tmp_path: Path, mo
     with full_at(1 << 30, monkeypatch) as written:
         whole = content(keyhole.scan(model, [text], out=tmp_path / "whole", **OPTIONS).path)
     assert written[0] > 100
-    for number in range(1, written[0] + 1, 11):
+    for number in range(1, written[0] + 1, 17):
         out = tmp_path / f"run{number}"
         with full_at(number, monkeypatch), pytest.raises(DiskFull, match="disk is full.*--resume"):
             keyhole.scan(model, [text], out=out, **OPTIONS)
@@ -93,7 +93,7 @@ def test_an_analysis_on_a_disk_that_fills_at_any_write(
     right = {name: first.table(name) for name in STEPS[:2]}
     assert written[0] > 30
     scanned = keyhole.scan(model, [text], out=tmp_path / "scanned", **OPTIONS)
-    for number in range(1, written[0] + 1, 5):
+    for number in range(1, written[0] + 1, 9):
         run = keyhole.open(shutil.copytree(scanned.path, tmp_path / f"run{number}"))
         with full_at(number, monkeypatch), pytest.raises(DiskFull, match="disk is full.*same command again"):
             keyhole.analyze(run.path, model=model, only=STEPS)
