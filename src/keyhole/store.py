@@ -108,7 +108,7 @@ def is_ours(path: Path) -> bool:
         return False
     names = set(os.listdir(path))
     if "manifest.json" not in names:
-        return not names - {"plan", "lock"} or "plan" in names
+        return "plan" in names or names <= {"lock"}
     try:
         about = json.loads(files.read_small(path / "manifest.json"))
     except (OSError, ValueError, RecursionError):

@@ -17,6 +17,7 @@ from keyhole import engine, store
 from keyhole.errors import RunError
 from keyhole.values import Values, available
 
+pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc to see what a flush wrote")
 OPTIONS: dict[str, Any] = {"top": 3, "unit": "line", "batch_tokens": 60}
 Image = dict[str, bytes | None]
 
@@ -59,7 +60,6 @@ def images_of(disk: Disk, work: Any, monkeypatch: pytest.MonkeyPatch) -> list[tu
     return found
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc to see what a flush wrote")
 def test_a_scan_cut_anywhere_resumes_to_the_same_bytes_or_says_what_is_damaged(
     text: Path, tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,18 +91,12 @@ def test_a_scan_cut_anywhere_resumes_to_the_same_bytes_or_says_what_is_damaged(
     assert with_checkpoint > 5
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc to see what a flush wrote")
 def test_a_first_analysis_cut_anywhere_leaves_no_damage(
     text: Path, tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = tiny("llama")
     scanned = keyhole.scan(model, [text], out=tmp_path / "run", **OPTIONS)
-    run = disk.root / "run"
-    with monkeypatch.context() as patch:
-        disk.watch(patch, lambda: None)
-        shutil.copytree(scanned.path, run)
-        for path in (*run.iterdir(), run, disk.root):
-            _flush(path)
+    run = on_disk(disk, scanned.path, monkeypatch)
     work = ["activity", "shading"]
     states = images_of(disk, lambda: keyhole.analyze(run, model=model, only=work), monkeypatch)
     after = keyhole.open(run).table("activity")
@@ -119,7 +113,6 @@ def test_a_first_analysis_cut_anywhere_leaves_no_damage(
     assert absent > 2
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc to see what a flush wrote")
 def test_an_analysis_cut_anywhere_leaves_each_table_as_it_was_or_as_it_will_be(
     text: Path, tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,12 +120,7 @@ def test_an_analysis_cut_anywhere_leaves_each_table_as_it_was_or_as_it_will_be(
     scanned = keyhole.scan(model, [text], out=tmp_path / "run", **OPTIONS)
     keyhole.analyze(scanned, model=model, only=["activity", "agreement"])
     before = {name: scanned.table(name) for name in ("activity", "agreement")}
-    run = disk.root / "run"
-    with monkeypatch.context() as patch:
-        disk.watch(patch, lambda: None)
-        shutil.copytree(scanned.path, run)
-        for path in (*run.iterdir(), run, disk.root):
-            _flush(path)
+    run = on_disk(disk, scanned.path, monkeypatch)
 
     def again() -> None:  # with other settings, so that what is there is replaced
         keyhole.analyze(run, model=model, only=["activity", "agreement", "shading"], mask_untrained=True)
@@ -156,6 +144,17 @@ def test_an_analysis_cut_anywhere_leaves_each_table_as_it_was_or_as_it_will_be(
     assert kept > 5
     assert replaced > 5
     assert read_again > 2
+
+
+def on_disk(disk: Disk, run: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of a run on the watched disk, all of it flushed."""
+    copy = disk.root / "run"
+    with monkeypatch.context() as patch:
+        disk.watch(patch, lambda: None)
+        shutil.copytree(run, copy)
+        for path in (*copy.iterdir(), copy, disk.root):
+            _flush(path)
+    return copy
 
 
 def _flush(path: Path) -> None:
