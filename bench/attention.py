@@ -16,7 +16,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from keyhole import attention
+from keyhole.kernels import attention
 
 HEADS = [(16, 16, 64), (9, 3, 64), (32, 8, 64)]
 """heads, those of keys and values, numbers a head: the paper's shape, SmolLM2, Llama-1B"""

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import torch
 
-from keyhole import corpus, demo
-from keyhole.models import Model, load
-from keyhole.plan import Plan, build
-from keyhole.shard import ScanConfig
-from keyhole.unfinished import PlanFiles
+from keyhole import demo
+from keyhole.inputs import corpus
+from keyhole.models.model import Model, load
+from keyhole.scanning.plan import Plan, build
+from keyhole.scanning.shard import ScanConfig
+from keyhole.store.unfinished import PlanFiles
 
 
 def machine() -> str:

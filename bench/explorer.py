@@ -26,10 +26,11 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import keyhole
-from keyhole import shading, store, unfinished
-from keyhole.shard import ScanConfig
-from keyhole.values import KEPT, index
-from keyhole.web.app import create
+from keyhole.scanning.shard import ScanConfig
+from keyhole.store import layout as store
+from keyhole.store import shading, unfinished
+from keyhole.store.values import KEPT, index
+from keyhole.web.routes import create
 
 VOCABULARY, UNITS, LENGTH = 16_384, 60_000, 32
 

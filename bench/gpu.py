@@ -34,12 +34,13 @@ import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from keyhole import gpu, triton_kernels
-from keyhole.compiled import compiled
-from keyhole.gpu import GpuIndex, Tiling
-from keyhole.models import Model
-from keyhole.plan import POOL_WINDOWS, PlannedBatch
-from keyhole.shard import ScanConfig, _Runner, scan_batches
+from keyhole.kernels import index as triton_kernels
+from keyhole.models.compiled import compiled
+from keyhole.models.model import Model
+from keyhole.scanning import gpu
+from keyhole.scanning.gpu import GpuIndex, Tiling
+from keyhole.scanning.plan import POOL_WINDOWS, PlannedBatch
+from keyhole.scanning.shard import ScanConfig, _Runner, scan_batches
 
 TOP = 50
 DEVICE = torch.device("cuda", 0)

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 import torch
 
-from keyhole import lens
+from keyhole.lens import project as lens
 
 
 def bare(vectors: torch.Tensor, weight: torch.Tensor) -> None:

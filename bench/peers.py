@@ -54,9 +54,9 @@ def prepare(folder: Path, tokens: int, top: int, per: str) -> None:
     from common import demo_model, machine, plan_for
 
     from keyhole import demo
-    from keyhole.checkpoints import from_gguf
-    from keyhole.kernels import candidates
-    from keyhole.shard import ScanConfig
+    from keyhole.models.checkpoints import from_gguf
+    from keyhole.scanning.cpu import candidates
+    from keyhole.scanning.shard import ScanConfig
 
     model = demo_model()
     config = ScanConfig(top=top, per=per).resolve(model)
@@ -110,29 +110,29 @@ class Keyhole:
     def __init__(self, lm: Any, about: dict[str, Any], folder: Path) -> None:
         from transformers import AutoTokenizer
 
-        from keyhole.models import Model
-        from keyhole.plan import Plan, Summary
-        from keyhole.shard import ScanConfig
-        from keyhole.unfinished import PlanFiles
+        from keyhole.models.model import Model
+        from keyhole.scanning.plan import Plan, Summary
+        from keyhole.scanning.shard import ScanConfig
+        from keyhole.store.unfinished import PlanFiles
 
         self.model = Model(lm, AutoTokenizer.from_pretrained(about["model"]), source=about["model"])
         self.plan = Plan(PlanFiles(folder), Summary(**about["summary"]))
         self.config = ScanConfig.from_dict(about["config"])
 
     def start(self) -> None:
-        from keyhole.kernels import Index
+        from keyhole.scanning.cpu import Index
 
         model, config = self.model, self.config
         self.index = Index(model.layers, model.cells, config.top, signed=model.signed, per=config.per)
 
     def run(self, number: int, batch: dict[str, Any]) -> None:
-        from keyhole.shard import scan_batches
+        from keyhole.scanning.shard import scan_batches
 
         for _ in scan_batches(self.model, self.plan, self.index, self.config, range(number, number + 1)):
             pass
 
     def finish(self) -> Lists:
-        from keyhole.topk import unpack
+        from keyhole.kernels.order import unpack
 
         return unpack(self.index.state()["keys"])
 

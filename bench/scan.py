@@ -27,11 +27,11 @@ import torch
 from common import demo_model, machine, plan_for
 
 from keyhole import demo
-from keyhole.engine import save_results
-from keyhole.kernels import Index
-from keyhole.plan import Plan, Summary
-from keyhole.shard import ScanConfig, scan_batches
-from keyhole.unfinished import Partial, PlanFiles
+from keyhole.scanning.cpu import Index
+from keyhole.scanning.plan import Plan, Summary
+from keyhole.scanning.scan import save_results
+from keyhole.scanning.shard import ScanConfig, scan_batches
+from keyhole.store.unfinished import Partial, PlanFiles
 
 
 def timed(work: Callable[[], object]) -> float:

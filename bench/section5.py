@@ -22,11 +22,11 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import keyhole
-from keyhole import lens
-from keyhole.analysis import section5
-from keyhole.analysis.heldout import Prefixes
-from keyhole.lens import Head
-from keyhole.models import Model
+from keyhole.analyses import section5
+from keyhole.analyses.heldout import Prefixes
+from keyhole.lens import project as lens
+from keyhole.lens.project import Head
+from keyhole.models.model import Model
 
 
 @torch.inference_mode()

@@ -11,12 +11,11 @@ os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(prefix="keyhole-tests-")  # the k
 import numpy as np
 import pytest
 import torch
+from shared import SHARED
 
 torch.set_num_threads(1)  # tiny models gain nothing from more
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before anything imports triton
-
-SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
 @pytest.fixture(scope="session")

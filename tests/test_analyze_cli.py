@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 import torch
 from families import save, tiny
-from test_analysis import corpus
+from small import corpus
 from typer.testing import CliRunner
 
 import keyhole
-from keyhole import tables
 from keyhole.cli import app
-from keyhole.values import Values, token_id
+from keyhole.store import tables
+from keyhole.store.values import Values, token_id
 
 
 @pytest.fixture(scope="module")

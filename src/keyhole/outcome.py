@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 
 import typer
 
+from .common.output import complain, flush, prepare
 from .errors import Interrupted, KeyholeError
-from .output import complain, flush, prepare
 
 NOT_WRITTEN = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EIO)
 

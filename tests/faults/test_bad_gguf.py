@@ -13,9 +13,9 @@ import torch
 from families import tiny, tokenizer
 
 import keyhole
-from keyhole import gguf as conversion
 from keyhole.errors import ModelError, RunError
-from keyhole.models import Model
+from keyhole.models import gguf as conversion
+from keyhole.models.model import Model
 
 gguf = pytest.importorskip("gguf", reason="the gguf extra is not installed")
 

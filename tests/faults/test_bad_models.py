@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 import keyhole
 from keyhole.errors import ModelError, ProofFailed, UsageError
-from keyhole.models import Model
+from keyhole.models.model import Model
 
 
 @pytest.fixture

@@ -10,12 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 from families import tiny
-from test_engine import stop_after
+from stopping import stop_after
 
 import keyhole
-from keyhole import annotations, report, shading, show, store, unfinished
 from keyhole.errors import Interrupted, KeyholeError, RunDamaged
-from keyhole.values import Values
+from keyhole.store import annotations, shading, unfinished
+from keyhole.store import layout as store
+from keyhole.store.values import Values
+from keyhole.views import text as show
+from keyhole.views.report import write as report
 
 OPTIONS: dict[str, Any] = {"top": 3, "unit": "line", "batch_tokens": 60}
 

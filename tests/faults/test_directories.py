@@ -11,8 +11,10 @@ import pytest
 from families import save, tiny
 
 import keyhole
-from keyhole import report, store, unfinished
 from keyhole.errors import RunError, RunExists, UsageError
+from keyhole.store import layout as store
+from keyhole.store import unfinished
+from keyhole.views.report import write as report
 
 OPTIONS: dict[str, Any] = {"top": 3, "unit": "line", "batch_tokens": 60}
 
@@ -195,7 +197,7 @@ def test_links_inside_a_run_are_not_written_through(text: Path, tmp_path: Path, 
 
 
 def keyhole_annotations() -> Any:
-    from keyhole import annotations
+    from keyhole.store import annotations
 
     return annotations
 

@@ -18,8 +18,10 @@ import pytest
 from families import tiny
 
 import keyhole
-from keyhole import engine, files, tables
+from keyhole.common import files
 from keyhole.errors import DiskFull, KeyholeError, RunError
+from keyhole.scanning import scan as engine
+from keyhole.store import tables
 
 OPTIONS: dict[str, Any] = {"top": 3, "unit": "line", "batch_tokens": 60}
 STEPS = ["activity", "agreement", "shading"]

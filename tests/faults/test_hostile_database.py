@@ -14,9 +14,11 @@ from families import tiny
 from typer.testing import CliRunner
 
 import keyhole
-from keyhole import report, store, tables
 from keyhole.cli import app
 from keyhole.errors import KeyholeError, RunDamaged, RunError, UsageError
+from keyhole.store import layout as store
+from keyhole.store import tables
+from keyhole.views.report import write as report
 
 OPTIONS: dict[str, Any] = {"top": 3, "unit": "line", "batch_tokens": 60}
 

@@ -16,13 +16,14 @@ import numpy as np
 import pytest
 from families import save, tiny
 from hostile import reseal
-from test_engine import stop_after
+from stopping import stop_after
 from typer.testing import CliRunner
 
 import keyhole
-from keyhole import files, manifest, trust, unfinished
 from keyhole.cli import app
+from keyhole.common import files
 from keyhole.errors import Interrupted, KeyholeError, ModelError, RunDamaged, ShardError, UntrustedSource
+from keyhole.store import manifest, trust, unfinished
 
 OPTIONS: dict[str, Any] = {"top": 3, "unit": "line", "batch_tokens": 60}
 CODE = """
@@ -126,7 +127,7 @@ def test_even_ones_own_run_grants_no_trust(run: Path, model: str, marker: Path) 
 def test_a_prompt_loads_nothing_that_the_run_names(run: Path, model: str, marker: Path) -> None:
     from starlette.testclient import TestClient
 
-    from keyhole.web.app import create
+    from keyhole.web.routes import create
 
     reseal(run, trusting)
     arm(model)
@@ -210,7 +211,7 @@ def test_no_value_of_a_manifest_leads_to_anything_but_a_plain_refusal(run: Path,
 
 
 def invoke_info(run: keyhole.Run) -> bool:
-    from keyhole import show
+    from keyhole.views import text as show
 
     console = show.console()
     with console.capture() as shown:

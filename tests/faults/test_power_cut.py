@@ -13,9 +13,10 @@ from families import tiny
 from power import MODES, Disk, lay_out
 
 import keyhole
-from keyhole import engine, store
 from keyhole.errors import RunError
-from keyhole.values import Values, available
+from keyhole.scanning import scan as engine
+from keyhole.store import layout as store
+from keyhole.store.values import Values, available
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc to see what a flush wrote")
 OPTIONS: dict[str, Any] = {"top": 3, "unit": "line", "batch_tokens": 60}

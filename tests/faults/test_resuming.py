@@ -13,8 +13,9 @@ import pytest
 from families import save, tiny
 
 import keyhole
-from keyhole import store, unfinished
 from keyhole.errors import Interrupted, RunError, RunExists, UsageError
+from keyhole.store import layout as store
+from keyhole.store import unfinished
 
 OPTIONS: dict[str, Any] = {"top": 3, "unit": "line", "batch_tokens": 60}
 
@@ -88,8 +89,8 @@ def test_a_kill_right_after_two_runs_changed_places(text: Path, tmp_path: Path) 
 def test_an_interrupted_merge_says_what_to_do(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = [scan(text, tmp_path / f"part{i}", shard=f"{i}/2").path for i in (1, 2)]
     script = (
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
-        "import os, keyhole; from keyhole import merging\n"
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1] / 'helpers')!r})\n"
+        "import os, keyhole; from keyhole.scanning import merge as merging\n"
         "merging.save_results = lambda *a: os._exit(9)\n"
         f"keyhole.merge({str(tmp_path / 'all')!r}, {[str(part) for part in parts]!r})"
     )
@@ -107,8 +108,8 @@ def test_a_merge_that_is_killed_at_its_last_steps_is_still_a_merge(text: Path, t
     parts = [scan(text, tmp_path / f"part{i}", shard=f"{i}/2").path for i in (1, 2)]
     owner = "pathlib.Path" if step == "rename" else "shutil"
     script = (
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
-        "import os, pathlib, shutil, keyhole; from keyhole import unfinished\n"
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1] / 'helpers')!r})\n"
+        "import os, pathlib, shutil, keyhole; from keyhole.store import unfinished\n"
         "real = unfinished.Partial.put_in_place\n"
         "def last(self):\n"
         f"    {owner}.{step} = lambda *a, **o: os._exit(9)\n"
@@ -152,7 +153,7 @@ def test_a_scan_that_waits_for_an_analysis_is_kept(text: Path, tmp_path: Path) -
 def test_resuming_in_processes_what_one_process_began_deletes_nothing(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from test_engine import stop_after
+    from stopping import stop_after
 
     folder = save(tiny("llama"), tmp_path / "model")
     options = {**OPTIONS, "device": "cpu"}

@@ -11,10 +11,12 @@ import torch
 from families import tiny, tokenizer
 
 import keyhole
-from keyhole import demo, notebook, show
-from keyhole.kernels import Index, add_exactly, add_integers, candidates
-from keyhole.models import Model
-from keyhole.run import moments
+from keyhole import demo
+from keyhole.models.model import Model
+from keyhole.scanning.cpu import Index, add_exactly, add_integers, candidates
+from keyhole.store.run import moments
+from keyhole.views import notebook
+from keyhole.views import text as show
 from keyhole.web.contract import Explorer, compact
 
 CHAIN = 65
@@ -140,7 +142,7 @@ def test_ordinary_sums_keep_their_bytes() -> None:
 def test_the_kernels_sums_are_cut_the_same_way() -> None:
     from triton_here import DEVICE
 
-    from keyhole.gpu import GpuIndex, Tiling
+    from keyhole.scanning.gpu import GpuIndex, Tiling
 
     values = np.array([[3e9, 1e25, 1.5, -1e19], [2e9, 1e25, 2.5, -1e19]], np.float32)[None]
     small = Tiling(rows=1, lanes=1, block=4, unroll=2, warps=1, fill=1)

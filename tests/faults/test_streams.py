@@ -14,8 +14,9 @@ import pytest
 from families import save, tiny
 
 import keyhole
-from keyhole import cli, tables
+from keyhole import cli
 from keyhole.errors import Interrupted, KeyholeError, UsageError
+from keyhole.store import tables
 
 SOURCE = str(Path(keyhole.__file__).parents[1])
 
@@ -80,7 +81,7 @@ def test_streams_that_are_closed_or_broken(how: str, run: Path) -> None:
 def test_no_file_gets_the_number_of_a_closed_stream(run: Path, tmp_path: Path) -> None:
     """What a library prints to number 1 or 2 would otherwise end up in a file of the run."""
     code = (
-        "import os, sys\nfrom keyhole import output\noutput.prepare()\n"
+        "import os, sys\nfrom keyhole.common import output\noutput.prepare()\n"
         "number = os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY)\nassert number > 2\n"
         "os.write(1, b'noise'), os.write(2, b'noise'), print('said'), print('said', file=sys.stderr)"
     )
@@ -136,7 +137,7 @@ def test_errors_show_as_what_they_are(
     def fail(*given: object) -> None:
         raise error
 
-    monkeypatch.setattr("keyhole.show.info", fail)
+    monkeypatch.setattr("keyhole.views.text.info", fail)
     assert call(monkeypatch, "info", run) == code
     out, err = capsys.readouterr()
     assert out == ""

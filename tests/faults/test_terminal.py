@@ -23,8 +23,12 @@ from hostile import reseal
 from tokenizers import AddedToken
 
 import keyhole
-from keyhole import annotations, cli, demo, files, output, progress, show, tables
-from keyhole.values import Values
+from keyhole import cli, demo
+from keyhole.common import files, output
+from keyhole.store import annotations, tables
+from keyhole.store.values import Values
+from keyhole.views import progress
+from keyhole.views import text as show
 
 TOKENS = ["[/INST]", "[bold]", "\x1b[31m", "\u202e", ":smile:", "\x9b2J", "\u200b"]
 EVIL = "\x1b]0;owned\x07\x1b[31m[/x][bold]:smile:\u202e\u2066\x9b2J\x7f\r\u2028\u200bend"
@@ -356,10 +360,9 @@ def test_every_character_that_acts_is_made_visible() -> None:
 
 def test_a_page_of_a_forged_run_runs_nothing(forged: Path) -> None:
     """Script tags, quotes and ends of elements in every text of manifest, tables and notes stay text."""
-    from test_notebook import read
-    from test_report import Page
+    from pages import Page, read
 
-    from keyhole import report
+    from keyhole.views.report import write as report
 
     breaking = "\"'></script></style><script>alert(1)</script><img src=x onerror=alert(1)>&lt;<!--\u2028"
 

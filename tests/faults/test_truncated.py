@@ -22,8 +22,8 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from keyhole.corpus import units
 from keyhole.errors import CorpusError
+from keyhole.inputs.corpus import units
 
 TEXTS = ["Plain words.", "Ünïcode — “quoted”, 日本 🙂.", 'Said "so", twice.', "x " * 30 + "end."]
 

@@ -13,8 +13,8 @@ import torch
 from families import save, tiny, tokenizer
 
 import keyhole
-from keyhole import checkpoints
 from keyhole.errors import ModelError, UnsafeCheckpoint, UsageError
+from keyhole.models import checkpoints
 
 
 @pytest.fixture

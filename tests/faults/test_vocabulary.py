@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, models
 import keyhole
 from keyhole import cli
 from keyhole.errors import ModelError, RunDamaged, UsageError
-from keyhole.vocabulary import Vocabulary
+from keyhole.store.vocabulary import Vocabulary
 
 
 def core() -> dict[str, Any]:

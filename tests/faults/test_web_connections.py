@@ -18,8 +18,8 @@ import pytest
 import uvicorn
 
 import keyhole
-from keyhole.web import app as web
 from keyhole.web import connection, guard, serve
+from keyhole.web import routes as web
 
 ASK = b"GET /data/run.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
 WAIT = 20.0

@@ -10,12 +10,12 @@ import pytest
 from starlette.testclient import TestClient
 
 import keyhole
-from keyhole import intervene
 from keyhole.errors import UsageError
-from keyhole.intervene import Edit
-from keyhole.models import Model
-from keyhole.web import app as web
+from keyhole.models import intervene
+from keyhole.models.intervene import Edit
+from keyhole.models.model import Model
 from keyhole.web import live
+from keyhole.web import routes as web
 
 HERE = "http://127.0.0.1:8765"
 MANY = 2000

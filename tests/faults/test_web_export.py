@@ -15,9 +15,9 @@ import pytest
 
 import keyhole
 from keyhole.errors import DiskFull, KeyholeError, RunError, RunExists, UsageError
-from keyhole.unfinished import Partial
-from keyhole.web import export as module
-from keyhole.web.export import export
+from keyhole.export import site as module
+from keyhole.export.site import export
+from keyhole.store.unfinished import Partial
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
 import keyhole
-from keyhole.web import app as web
 from keyhole.web import guard
+from keyhole.web import routes as web
 
 TOKEN = "a-token/with+odd=signs~"
 HERE = "http://127.0.0.1:8765"

@@ -16,10 +16,10 @@ from hostile import reseal
 from starlette.testclient import TestClient
 
 import keyhole
-from keyhole import store
-from keyhole.files import write_json
-from keyhole.web import app as web
+from keyhole.common.files import write_json
+from keyhole.store import layout as store
 from keyhole.web import guard
+from keyhole.web import routes as web
 from keyhole.web.served import HEADER, Served
 
 HERE = "http://127.0.0.1:8765"

@@ -9,7 +9,7 @@ import pytest
 from browsing import CHROMIUM, HOSTILE, Site, hosted, opened, served, small
 
 import keyhole
-from keyhole.web.export import export
+from keyhole.export.site import export
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,8 @@ import pytest
 from browsing import CELLS, LAYERS, Site, cell_address, go, lively, opened, titled, until
 
 import keyhole
-from keyhole import show, values
+from keyhole.store import values
+from keyhole.views import text as show
 from keyhole.web.search import bucket, words
 
 ROUTES = ["", "#/L1", "#/L1/7", "#/search?q=cat", "#/search", "#/prompt", "#/annotate", "#/annotate/L0/3"]

@@ -11,7 +11,7 @@ import pytest
 from browsing import Site, go, lively, opened, served, small, until
 
 import keyhole
-from keyhole import annotations
+from keyhole.store import annotations
 
 REFUSED = ("api/notes", "api/annotations", ".json")
 

@@ -7,7 +7,9 @@ from typing import Any
 
 from browsing import LAYERS, Site, go, lively, opened, small, titled, until
 
-from keyhole import annotations, intervene, prompt
+from keyhole.models import intervene
+from keyhole.store import annotations
+from keyhole.uses import prompt
 
 # Prompt
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import keyhole
-from keyhole import annotations, shading, values
+from keyhole.store import annotations, shading, values
 from keyhole.web import search
 from keyhole.web.contract import SHADES, Explorer, NotThere, compact, joined, shades, short
 

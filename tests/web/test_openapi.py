@@ -10,7 +10,7 @@ import pytest
 import schemathesis
 from schemathesis import GenerationMode
 
-from keyhole.web import app as web
+from keyhole.web import routes as web
 
 HOST = {"Host": "localhost"}
 OPERATIONS = {

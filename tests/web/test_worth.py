@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import keyhole
-from keyhole import values
+from keyhole.store import values
 from keyhole.web import worth
 
 
@@ -46,7 +46,9 @@ def test_the_best_cells_come_first(run: keyhole.Run) -> None:
         for layer in range(run.layers)
         for cell in range(run.cells)
     }
-    chosen = [keyhole.run.parse_address(a) for a in worth.speaking(run, promoted, lambda layer: follows(run, layer), 4)]
+    chosen = [
+        keyhole.store.run.parse_address(a) for a in worth.speaking(run, promoted, lambda layer: follows(run, layer), 4)
+    ]
     assert chosen, "no value of the random model names what follows"
     assert scores[chosen[0]] == pytest.approx(max(scores.values()))
     assert [scores[at] for at in chosen] == sorted((scores[at] for at in chosen), reverse=True)

@@ -19,12 +19,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .. import __version__, figures, paper, shading, show, store, values
-from ..annotations import KINDS, kinds, notes
-from ..annotations import read as read_annotations
+from .. import __version__
+from ..analyses import paper
+from ..analyses.measured import Measured
 from ..demo import worth_showing
-from ..measured import Measured
-from ..run import Run
+from ..store import layout as store
+from ..store import shading, values
+from ..store.annotations import KINDS, kinds, notes
+from ..store.annotations import read as read_annotations
+from ..store.run import Run
+from ..views import figures
+from ..views import text as show
 from .search import Once, Search
 from .worth import speaking
 

@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import KeyholeError, UsageError
-from ..run import Run
+from ..store.run import Run
 from .answers import Refused
 
 if TYPE_CHECKING:
-    from ..models import Model
+    from ..models.model import Model
 
 LIMITS = {"prompt_tokens": 512, "edits": 256, "prompt_characters": 20_000, "positions": 16_384}
 """What one request may hold. `positions` counts those of all its edits together; one edit has at most `prompt_tokens`."""
@@ -48,7 +48,7 @@ class Live:
         return Live(run, model=model, read=self._read, load=self._load)
 
     def status(self) -> dict[str, Any]:
-        from .. import show
+        from ..views import text as show
 
         return {"model": show.name(self.run), "loaded": self._model is not None, "limits": self.limits}
 
@@ -70,7 +70,7 @@ class Live:
             length = len(self.run.vocabulary.tokenizer.encode(text, add_special_tokens=False).ids)
             if length > self.limits["prompt_tokens"]:
                 raise _too_long("prompt_tokens", "tokens", length, self.limits["prompt_tokens"])
-            from ..intervene import parse
+            from ..models.intervene import parse
 
             parsed = parse(edits)
             view = self._reader()(self._loaded(), text, position=position, token=token, edits=parsed, bos=self._bos)
@@ -86,7 +86,7 @@ class Live:
         edits = self._edits(asked)
 
         def work() -> Any:
-            from ..intervene import dump, parse
+            from ..models.intervene import dump, parse
 
             return dump(parse(edits), self._loaded())
 
@@ -123,7 +123,7 @@ class Live:
 
     def _loaded(self) -> Model:
         if self._model is None:
-            from ..rerun import model_of
+            from ..models.rerun import model_of
 
             try:
                 self._model = (self._load or model_of)(self.run)
@@ -133,7 +133,7 @@ class Live:
 
     def _reader(self) -> Read:
         if self._read is None:
-            from ..prompt import read
+            from ..uses.prompt import read
 
             self._read = read
         return self._read

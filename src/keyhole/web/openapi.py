@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import __version__
-from ..annotations import DESCRIPTION, LEAST, NOTE, PATTERNS
+from ..store.annotations import DESCRIPTION, LEAST, NOTE, PATTERNS
 from .contract import Explorer
 from .live import LIMITS
 from .served import HEADER

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ..run import Run
-from ..values import Values
+from ..store.run import Run
+from ..store.values import Values
 
 PAGE = 64
 """Tokens, and units, in one answer."""

@@ -13,16 +13,16 @@ from urllib.parse import quote
 
 import uvicorn
 
+from ..common.output import printable, say
 from ..errors import UsageError
-from ..output import printable, say
-from ..run import Run
-from .app import create, warming
+from ..store.run import Run
 from .connection import LARGEST_HEADERS, Connection
 from .guard import Guard, token_for
+from .routes import create, warming
 from .served import Served
 
 if TYPE_CHECKING:
-    from ..models import Model
+    from ..models.model import Model
 
 _TAKEN = (errno.EADDRINUSE, errno.EACCES)
 PORTS = 50
@@ -96,6 +96,6 @@ def serve(
 
 
 def _load(run: Run, *, model: str | None, trust_remote_code: bool) -> Model:
-    from ..rerun import model_of  # which brings torch
+    from ..models.rerun import model_of  # which brings torch
 
     return model_of(run, model, trust_remote_code=trust_remote_code)

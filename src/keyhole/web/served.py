@@ -15,15 +15,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .. import manifest, store
 from ..errors import KeyholeError, RunError
-from ..run import Run
+from ..store import layout as store
+from ..store import manifest
+from ..store.run import Run
 from .answers import Refused
 from .contract import Explorer
 from .live import Live, Load, Read
 
 if TYPE_CHECKING:
-    from ..models import Model
+    from ..models.model import Model
 
 HEADER = "Keyhole-Run"
 """The request header that names the run a page was loaded for: its checksum."""

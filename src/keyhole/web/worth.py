@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from ..run import Run
+from ..store.run import Run
 
 COMMON = 0.05
 """A token as frequent as this in the corpus shows nothing when a value names it."""

@@ -1,0 +1,1 @@
+"""The questions asked of a run, one per file; each fills a table."""

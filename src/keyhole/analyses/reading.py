@@ -1,0 +1,77 @@
+"""Every value through a lens, once: what the other questions look up. Also which values resemble each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from ..lens.project import Head, nearest, project, seem_untrained
+from ..store import layout as store
+from ..store.run import Run
+from ..store.values import KEPT, Values, index
+from . import targets
+
+SIMILAR = 5
+Begin = Callable[[int], Callable[[int], None]]
+
+
+def read_values(
+    run: Run, head: Head, lens: str, *, mask: bool = False, begin: Begin = lambda total: lambda done: None
+) -> Values:
+    """The values of all layers through a lens, into the run; taken from there where they are already."""
+    settings = {
+        "lens": lens,
+        "vocabulary": head.vocabulary,
+        "masked": mask,
+        "fingerprint": run.manifest["model"]["fingerprint"],
+    }
+    if store.read_lens(run.path, lens) == settings:
+        return Values(run, lens)
+    store.drop_lens(run.path, lens)
+    masked = None
+    if mask:
+        seen = np.flatnonzero(targets.unigram(run, head.vocabulary))
+        masked = seem_untrained(head, len(run.vocabulary), torch.from_numpy(seen))
+    wanted = targets.next_tokens(run, 1)[..., 0]
+    advance = begin(run.layers * run.cells)
+    names = ("top_tokens", "top_logits", "bottom_tokens", "bottom_logits", "max_prob", "entropy", "ranks")
+    kept: dict[str, list[np.ndarray[tuple[int, ...], np.dtype[np.generic]]]] = {name: [] for name in names}
+    norms = []
+    for layer in range(run.layers):
+        values = head.values(layer)
+        norms.append(values.norm(dim=1).cpu().numpy())
+        found = project(
+            head.see(lens, values),
+            head.weight,
+            kept=KEPT,
+            targets=torch.from_numpy(wanted[layer]),
+            masked=masked,
+            advance=advance,
+        )
+        for name in names:
+            array = getattr(found, name).cpu().numpy()
+            kept[name].append(array.astype(np.int32) if array.dtype == np.int64 else array)
+    arrays = {name: np.stack(parts) for name, parts in kept.items()} | {"norms": np.stack(norms)}
+    for side, sign in (("top", 1), ("bottom", -1)):
+        offsets, places = index(arrays[f"{side}_tokens"], sign * arrays[f"{side}_logits"], head.vocabulary)
+        arrays |= {f"index_{side}_offsets": offsets, f"index_{side}_places": places}
+    for name, array in arrays.items():
+        store.save_array(run.path, store.lens_array(lens, name), array)
+    store.save_lens(run.path, lens, settings)
+    return Values(run, lens)
+
+
+@torch.inference_mode()
+def find_similar(run: Run, head: Head, *, begin: Begin = lambda total: lambda done: None) -> None:
+    """For every cell the cells with the nearest values (cosine), over all layers."""
+    if store.has_similar(run.path):
+        return
+    every = torch.cat([head.values(layer) for layer in range(run.layers)])
+    kept = min(SIMILAR, len(every) - 1)
+    cosines, places = nearest(every, kept, begin(len(every)))
+    shape = (run.layers, run.cells, kept)
+    store.save_array(run.path, "similar_cells", places.cpu().numpy().astype(np.int32).reshape(shape))
+    store.save_array(run.path, "similar_cosines", cosines.cpu().numpy().reshape(shape))
+    store.save_similar(run.path)

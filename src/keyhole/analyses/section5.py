@@ -1,0 +1,127 @@
+"""One pass over held-out prefixes for all of section 5: composition, refinement and cases are read off what it finds.
+
+Since the top token of a value does not depend on the input, agreement with cells is a look-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ..lens.project import Head
+from ..models.states import States, states
+from ..store.values import Values
+from .heldout import Prefixes
+
+Begin = Callable[[int], Callable[[int], None]]
+
+
+@dataclass
+class Section5:
+    """[layers, n] each: tokens as the model's own head reads r, y and o; what the cells say, through `lens`."""
+
+    lens: str
+    top_r: npt.NDArray[np.int64]
+    top_y: npt.NDArray[np.int64]
+    top_o: npt.NDArray[np.int64]
+    final_prob: npt.NDArray[np.float64]
+    """the probability of the last layer's top(o) under r"""
+    active: npt.NDArray[np.float64]
+    """the share of coefficients above zero"""
+    agrees: npt.NDArray[np.bool_]
+    """whether an active cell's token is the layer's: top(±v) = top(y), both through `lens`"""
+    lengths: npt.NDArray[np.int64]
+    """[n] tokens of each prefix"""
+    following: npt.NDArray[np.int64]
+    """[n] what stands behind it in the text"""
+
+
+def measure(
+    head: Head,
+    values: Values,
+    prefixes: Prefixes,
+    *,
+    bos: bool,
+    batch_tokens: int,
+    begin: Begin = lambda total: lambda done: None,
+) -> Section5:
+    model, n = head.model, len(prefixes.ids)
+    layers = model.layers
+    promoted, demoted = (
+        torch.from_numpy(np.array(array[..., 0], np.int64)).to(model.device)
+        for array in (values.top_tokens, values.bottom_tokens)
+    )
+    found = Section5(
+        lens=values.lens,
+        top_r=np.zeros((layers, n), np.int64),
+        top_y=np.zeros((layers, n), np.int64),
+        top_o=np.zeros((layers, n), np.int64),
+        final_prob=np.zeros((layers, n)),
+        active=np.zeros((layers, n)),
+        agrees=np.zeros((layers, n), bool),
+        lengths=np.array([len(ids) for ids in prefixes.ids]),
+        following=np.array(prefixes.following),
+    )
+    advance = begin(n)
+
+    def put(rows: list[int], read: dict[str, torch.Tensor]) -> None:
+        for name, array in read.items():
+            getattr(found, name)[:, rows] = array.cpu().numpy()
+        advance(len(rows))
+
+    waiting: list[tuple[list[int], dict[str, torch.Tensor]]] = []
+    for rows in batches([len(ids) for ids in prefixes.ids], batch_tokens):
+        batch = model.batch([prefixes.ids[row] for row in rows], bos=bos)
+        ends = torch.tensor([batch.starts + len(prefixes.ids[row]) - 1 for row in rows])
+        seen = states(model, batch.ids, ends)
+        waiting.append((rows, _read(head, values.lens, seen, promoted, demoted)))
+        if len(waiting) > 1:  # a GPU works on one batch while another's results are fetched
+            put(*waiting.pop(0))
+    for rows, read in waiting:
+        put(rows, read)
+    return found
+
+
+def batches(lengths: list[int], tokens: int) -> Iterator[list[int]]:
+    """Prefixes of like length together."""
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    at = 0
+    while at < len(order):
+        rows = max(1, tokens // (lengths[order[at]] + 1))
+        yield order[at : at + rows]
+        at += rows
+
+
+@torch.inference_mode()
+def _read(head: Head, lens: str, seen: States, promoted: Any, demoted: Any) -> dict[str, torch.Tensor]:
+    layers, n, width = seen.r.shape
+
+    def own(x: torch.Tensor, tokens: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor | None]:
+        top, probability = head.read(x.reshape(-1, width), tokens)
+        return top.view(layers, n), None if probability is None else probability.view(layers, n)
+
+    top_o, _ = own(seen.o)
+    top_y, _ = own(seen.y)
+    top_r, final_prob = own(seen.r, top_o[-1].repeat(layers))
+    assert final_prob is not None
+    said = head.top(lens, seen.y.reshape(-1, width)).view(layers, n)
+    active, agrees = [], []
+    for layer, m in enumerate(seen.coefficients):
+        fires = m > 0
+        active.append(fires.float().mean(1))
+        match = fires & (promoted[layer] == said[layer, :, None])
+        match |= (m < 0) & (demoted[layer] == said[layer, :, None])
+        agrees.append(match.any(1))
+    return {
+        "top_r": top_r,
+        "top_y": top_y,
+        "top_o": top_o,
+        "final_prob": final_prob,
+        "active": torch.stack(active),
+        "agrees": torch.stack(agrees),
+    }

@@ -1,0 +1,235 @@
+"""One more pass over the units that hold triggers: a shade for each token that is shown with a trigger, and of a random
+sample of the corpus a histogram of every cell's coefficients.
+
+Windows of like length share a batch. Of each layer's coefficients only what is shown is looked at, and written straight
+to its place in a file on disk, so memory does not grow with the shades.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ..models.model import Model
+from ..store import layout as store
+from ..store.run import Run
+from ..store.shading import AFTER, BEFORE, BINS, LARGEST, spans
+from .targets import held_out_units
+
+SAMPLE = 20_000
+"""Prefixes the histograms are made of, about; all there are where there are fewer."""
+
+PIECE = 1 << 16
+"""Triggers whose shades are gathered at once."""
+
+Begin = Callable[[int], Callable[[int], None]]
+Ints = npt.NDArray[np.int64]
+
+
+def fill(run: Run, model: Model, *, seed: int = 0, begin: Begin = lambda total: lambda done: None) -> None:
+    """Shades and histograms into the run; nothing to do where they are there already."""
+    settings = {
+        "fingerprint": run.manifest["model"]["fingerprint"],
+        "seed": seed,
+        "before": BEFORE,
+        "after": AFTER,
+        "bins": BINS,
+        "sample": SAMPLE,
+    }
+    there = store.read_shading(run.path)
+    if there is not None and settings.items() <= there.items():
+        return
+    store.drop_shading(run.path)
+    windows = _Windows(run)
+    sampled = windows.sample(SAMPLE, seed)
+    windows.plan(sampled, int(run.manifest["config"]["batch_tokens"]))
+    with store.writing_analyses(run.path):
+        triggers = [_Triggers(run, windows, layer) for layer in range(run.layers)]
+        sizes = np.concatenate([layer.sizes for layer in triggers])
+        offsets = np.append(0, np.cumsum(sizes))
+        counts = np.zeros((run.layers, run.cells, BINS), np.uint32)
+        advance = begin(len(windows.chosen))
+        with store.building(run.path, store.SHADING[0], np.int8, int(offsets[-1])) as shades:
+            for number, members in enumerate(windows.batches()):
+                _run(model, windows, triggers, number, members, sampled, offsets, shades, counts)
+                advance(len(members))
+    store.save_array(run.path, store.SHADING[1], offsets)
+    store.save_array(run.path, store.SHADING[2], counts)
+    store.save_shading(run.path, {**settings, "prefixes": int(windows.lengths[sampled].sum())})
+
+
+class _Windows:
+    """The windows of a run's units, numbered through, and those of them that are run."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.room = run, run.room
+        self.offsets = np.asarray(run.unit_offsets)
+        of_unit = np.diff(self.offsets)
+        pieces = -(-of_unit // self.room)
+        self.first = np.append(0, np.cumsum(pieces))
+        """[units + 1] the number of each unit's first window"""
+        self.units = np.repeat(np.arange(len(pieces)), pieces)
+        self.starts = (np.arange(len(self.units)) - self.first[self.units]) * self.room
+        self.lengths = np.minimum(of_unit[self.units] - self.starts, self.room)
+
+    def of(self, units: Ints, positions: Ints) -> Ints:
+        """The window each prefix stands in."""
+        return self.first[units] + positions // self.room
+
+    def sample(self, prefixes: int, seed: int) -> Ints:
+        """Random windows of the scanned text that hold about so many prefixes."""
+        held = np.zeros(len(self.first) - 1, bool)
+        held[held_out_units(self.run)] = True
+        order = np.random.default_rng(seed).permutation(np.flatnonzero(~held[self.units]))
+        return np.sort(order[: np.searchsorted(np.cumsum(self.lengths[order]), prefixes) + 1])
+
+    def plan(self, sampled: Ints, tokens: int) -> None:
+        """Which windows are run (those with triggers, and the sample), and in which row of which batch."""
+        run, wanted = self.run, np.zeros(len(self.units), bool)
+        wanted[sampled] = True
+        for layer in range(run.layers):
+            for units, positions in _sides(run, layer):
+                filled = units >= 0
+                wanted[self.of(units[filled], positions[filled])] = True
+        self.chosen = np.flatnonzero(wanted)
+        self.chosen = self.chosen[np.argsort(-self.lengths[self.chosen], kind="stable")]
+        bounds = [0]
+        while bounds[-1] < len(self.chosen):
+            rows = max(1, tokens // (int(self.lengths[self.chosen[bounds[-1]]]) + 1))
+            bounds.append(min(bounds[-1] + rows, len(self.chosen)))
+        self.bounds = bounds
+        self.batch = np.full(len(self.units), -1, np.int32)
+        self.row = np.full(len(self.units), -1, np.int32)
+        sizes = np.diff(bounds)
+        self.batch[self.chosen] = np.repeat(np.arange(len(sizes)), sizes)
+        self.row[self.chosen] = np.arange(len(self.chosen)) - np.repeat(bounds[:-1], sizes)
+
+    def batches(self) -> Iterator[Ints]:
+        for begin, end in zip(self.bounds[:-1], self.bounds[1:], strict=True):
+            yield self.chosen[begin:end]
+
+    def tokens(self, window: int) -> npt.NDArray[np.generic]:
+        begin = int(self.offsets[self.units[window]] + self.starts[window])
+        return np.asarray(self.run.tokens[begin : begin + int(self.lengths[window])])
+
+
+def _sides(run: Run, layer: int) -> list[tuple[Ints, Ints]]:
+    """Units and positions [cells, top] of a layer's triggers, and of the other side's."""
+    sides = [(run.units, run.positions), (run.units_negative, run.positions_negative)]
+    return [(units[layer].astype(np.int64), positions[layer].astype(np.int64)) for units, positions in sides]
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """Triggers of one batch and layer, one an entry."""
+
+    row: Ints
+    column: Ints
+    """of the first token shown"""
+    cell: Ints
+    size: Ints
+    """tokens that have a shade"""
+    place: Ints
+    """of the first shade among its cell's"""
+
+
+class _Triggers:
+    """The triggers of a layer by the batch they are in. Kept small: eight bytes a trigger."""
+
+    def __init__(self, run: Run, windows: _Windows, layer: int) -> None:
+        self.run, self.windows, self.layer = run, windows, layer
+        units, positions = (np.stack(side, 1).ravel() for side in zip(*_sides(run, layer), strict=True))
+        filled = units >= 0
+        begin, end = self._spans(units, positions)
+        sizes = np.where(filled, end - begin, 0).reshape(run.cells, -1)
+        self.sizes = sizes.sum(1)
+        """[cells] shades of each cell"""
+        self.places = (np.cumsum(sizes, 1) - sizes).astype(np.int32).ravel()
+        which = np.flatnonzero(filled)
+        batch = windows.batch[windows.of(units[which], positions[which])]
+        order = np.argsort(batch, kind="stable")
+        self.order = which[order].astype(np.int32)
+        self.bounds = np.searchsorted(batch[order], np.arange(len(windows.bounds)))
+        sides = np.stack([run.coefficients[layer], run.coefficients_negative[layer]], 1).reshape(run.cells, -1)
+        largest = np.nan_to_num(np.abs(sides)).max(1)
+        self.factors = (LARGEST / np.where(largest > 0, largest, 1)).astype(np.float32)
+        """[cells] from coefficient to shade"""
+
+    def _spans(self, units: Ints, positions: Ints) -> tuple[Ints, Ints]:
+        offsets = self.windows.offsets
+        lengths = offsets[np.maximum(units, 0) + 1] - offsets[np.maximum(units, 0)]
+        return spans(lengths, positions, self.windows.room)
+
+    def of_batch(self, number: int, starts: int) -> Iterator[_Shown]:
+        """Those of a batch, in pieces."""
+        begin, end = int(self.bounds[number]), int(self.bounds[number + 1])
+        for at in range(begin, end, PIECE):
+            yield self._shown(self.order[at : min(at + PIECE, end)], starts)
+
+    def _shown(self, which: npt.NDArray[np.int32], starts: int) -> _Shown:
+        run, windows = self.run, self.windows
+        cell, side, slot = np.unravel_index(which, (run.cells, 2, run.top))
+        at = (self.layer, cell, slot)
+        units = np.where(side == 0, run.units[at], run.units_negative[at]).astype(np.int64)
+        positions = np.where(side == 0, run.positions[at], run.positions_negative[at]).astype(np.int64)
+        begin, end = self._spans(units, positions)
+        first = positions // windows.room * windows.room
+        return _Shown(
+            row=windows.row[windows.of(units, positions)].astype(np.int64),
+            column=starts + begin - first,
+            cell=cell,
+            size=np.minimum(end, first + windows.room) - begin,
+            place=self.places[which].astype(np.int64),
+        )
+
+
+def _run(
+    model: Model,
+    windows: _Windows,
+    triggers: list[_Triggers],
+    number: int,
+    members: Ints,
+    sampled: Ints,
+    offsets: Ints,
+    shades: npt.NDArray[np.int8],
+    counts: npt.NDArray[np.uint32],
+) -> None:
+    """One batch: its shades to their places, and of the windows in the sample every coefficient into the histograms."""
+    run = windows.run
+    batch = model.batch([windows.tokens(window) for window in members], bos=bool(run.manifest["config"]["bos"]))
+    lengths = np.where(np.isin(members, sampled), windows.lengths[members], 0)
+    columns = np.arange(batch.ids.shape[1])[None] - batch.starts
+    counted = torch.from_numpy(np.flatnonzero((columns >= 0) & (columns < lengths[:, None])))
+    low, high = run.stats.min, run.stats.max
+
+    def sink(layer: int, x: torch.Tensor) -> None:
+        for shown in triggers[layer].of_batch(number, batch.starts):
+            base = (shown.row * x.shape[1] + shown.column) * run.cells + shown.cell
+            inside = np.arange(int(shown.size.sum())) - np.repeat(np.cumsum(shown.size) - shown.size, shown.size)
+            index = torch.from_numpy(np.repeat(base, shown.size) + inside * run.cells).to(x.device)
+            factors = torch.from_numpy(np.repeat(triggers[layer].factors[shown.cell], shown.size)).to(x.device)
+            found = x.reshape(-1)[index].float().mul_(factors).round_().clamp_(-LARGEST, LARGEST).to(torch.int8)
+            begin = offsets[layer * run.cells + shown.cell] + shown.place
+            shades[np.repeat(begin, shown.size) + inside] = found.cpu().numpy()
+        if len(counted):
+            flat = x.reshape(-1, run.cells)[counted.to(x.device)].float()
+            found = histogram(flat, torch.tensor(low[layer]), torch.tensor(high[layer]))
+            counts[layer] += found.cpu().numpy().astype(np.uint32)
+
+    model.run(batch.ids, sink)
+
+
+def histogram(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+    """How many of each column of x [n, cells] are in each of `BINS` equal parts from low to high, [cells, BINS].
+
+    What is a rounding outside counts at the end; where low is high, all count in the first.
+    """
+    low, high, cells = low.to(x.device), high.to(x.device), x.shape[1]
+    scale = torch.where(high > low, BINS / (high - low), 0.0)
+    part = torch.addcmul(-low * scale, x, scale).clamp_(0, BINS - 0.5).int()
+    part += torch.arange(cells, dtype=torch.int32, device=x.device) * BINS
+    return torch.bincount(part.reshape(-1), minlength=cells * BINS).view(cells, BINS)

@@ -1,0 +1,1 @@
+"""A run written in other forms."""

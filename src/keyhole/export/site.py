@@ -1,0 +1,235 @@
+"""The explorer as files: what the server answers, under the same addresses, for any static host.
+
+It is written to SITE.partial, flushed to disk, and only then put in the place of SITE. Nothing but an export is ever replaced
+or deleted: a folder that holds anything else is refused, and so is a SITE.partial that is, say, an unfinished scan.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..common.files import swap, sync_folder
+from ..errors import DiskFull, RunError, RunExists, UsageError
+from ..store.run import Run
+from ..web.contract import Explorer, compact
+from ..web.routes import static_file, static_files
+
+Progress = Callable[[str, int], Callable[[int], None]]
+_FOLDER = re.compile(r"static|data|data/(layers|tokens|words|units|cells)|data/cells/[0-9]+")
+_FILE = re.compile(
+    r"index\.html|static/[a-z0-9_-]+(\.[a-z0-9]+)+"
+    r"|data/[a-z]+\.json|data/(layers|tokens|words|units)/[0-9]+\.json|data/cells/[0-9]+/[0-9]+\.json"
+)
+_FLUSHING = 16
+"""Files flushed to disk at once: each waits for the disk, together they wait less."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    path: Path
+    files: int
+    bytes: int
+
+
+def export(
+    run: Run,
+    site: Path,
+    *,
+    force: bool = False,
+    progress: Progress = lambda what, total: lambda done: None,
+) -> Exported:
+    """Write the explorer of a run into the folder `site`, whole or not at all: beside it first, then put in its place."""
+    count = size = 0
+    try:
+        site = Path(os.path.realpath(site))  # what a link leads to is written, and the link stays
+        with _beside(run, site, force) as beside:
+            explorer = Explorer(run)
+            advance = progress("writing cells", run.layers * run.cells)
+            for name, content in _files(explorer):
+                file = beside / name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(content)
+                count, size = count + 1, size + len(content)
+                if name.startswith("data/cells/"):
+                    advance(1)
+            _flush(beside)
+            _check(site, force)  # again: that was a while ago
+            _put_in_place(beside, site)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull(
+                f"The disk is full after {size / 1e6:,.0f} MB of the export; nothing of it is kept. Make room, or choose "
+                "another folder."
+            ) from error
+        raise RunError(f"{site} cannot be written: {error.strerror or error}. Choose another folder.") from error
+    return Exported(site, count, size)
+
+
+def _files(explorer: Explorer) -> Iterator[tuple[str, bytes]]:
+    """Every file, the page's own first."""
+    for name in (*static_files(), "vega.js"):
+        content = static_file(name)
+        assert content is not None
+        yield (name if name == "index.html" else f"static/{name}"), content
+    for path in explorer.paths():
+        yield f"data/{path}", compact(explorer.answer(path))
+
+
+# What may be written, replaced and deleted
+
+
+def _check(site: Path, force: bool) -> None:
+    """Take a folder that is new or empty, or with `force` one that holds an export and nothing else."""
+    if not os.path.lexists(site):
+        return
+    _refuse_foreign(site)
+    if not any(site.iterdir()):
+        return
+    about = site / "data" / "run.json"
+    if not (site / "index.html").is_file() or not about.is_file() or not about.read_bytes().startswith(b'{"keyhole":'):
+        raise RunExists(f"There is something at {site} already that is no export. Choose another folder.")
+    if not force:
+        raise RunExists(f"There is an export at {site} already. Choose another folder, or replace it with --force.")
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """Refuse a path that is anything but a folder of what an export writes."""
+    if folder.is_symlink() or not folder.is_dir():
+        raise RunExists(f"There is something at {folder} already that is no export: it is no folder. Move it away.")
+    if (foreign := _foreign(folder)) is not None:
+        raise RunExists(
+            f"{folder} is no export, or not only one: no export writes its {foreign}. Choose another folder, or move that away."
+        )
+
+
+def _foreign(folder: Path, below: str = "") -> str | None:
+    """The first entry that no export writes, from the folder on."""
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda each: each.name):
+            name = below + entry.name
+            if entry.is_dir(follow_symlinks=False) and _FOLDER.fullmatch(name):
+                if found := _foreign(Path(entry.path), f"{name}/"):
+                    return found
+            elif not (entry.is_file(follow_symlinks=False) and _FILE.fullmatch(name)):
+                return name
+    return None
+
+
+def _check_leftover(old: Path) -> None:
+    """Refuse whatever is at SITE.replaced, unless it is an old export."""
+    with contextlib.suppress(FileNotFoundError):
+        os.lstat(old)  # a name that is too long fails now, not at the end
+        _refuse_foreign(old)
+
+
+def _places(run: Run, site: Path) -> tuple[Path, Path]:
+    """Where an export is built, and where the one it replaces may have to wait."""
+    if not site.name or os.path.ismount(site):
+        raise UsageError(f"{site} cannot be replaced as a whole. Name a folder below it.")
+    if Path(os.path.realpath(os.curdir)).is_relative_to(site):
+        raise UsageError(f"{site} is the folder you are in, or above it. Name a folder below, or go elsewhere.")
+    beside, old = site.with_name(site.name + ".partial"), site.with_name(site.name + ".replaced")
+    for place in (site, beside, old):
+        if Path(os.path.realpath(run.path)).is_relative_to(place):
+            raise RunExists(f"{place} is no export: the run {run.path} is there. Choose another folder.")
+    return beside, old
+
+
+@contextlib.contextmanager
+def _beside(run: Run, site: Path, force: bool) -> Iterator[Path]:
+    """The empty folder in which the export is built, this process's own; gone afterwards, with all that was made for it."""
+    beside, old = _places(run, site)
+    _check(site, force)
+    _check_leftover(old)
+    missing = [parent for parent in site.parents if not parent.exists()]
+    try:
+        site.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            beside.mkdir()
+        with _locked(beside):
+            _refuse_foreign(beside)  # what is left of an export that was killed goes
+            for entry in beside.iterdir():
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+            try:
+                yield beside
+            finally:
+                shutil.rmtree(beside, ignore_errors=True)
+    finally:
+        for parent in missing:
+            with contextlib.suppress(OSError):  # the export is in it
+                parent.rmdir()
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Two exports into one place would mix: the second is refused."""
+    try:
+        import fcntl
+    except ImportError:  # no advisory locks on this system
+        yield
+        return
+    if folder.is_symlink() or not folder.is_dir():
+        _refuse_foreign(folder)
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            same = os.path.samestat(os.fstat(opened), os.lstat(folder))  # not put in its place meanwhile
+        except (BlockingIOError, FileNotFoundError):
+            same = False
+        if not same:
+            raise RunExists(f"Another process is writing {folder} right now. Wait for it, or choose another folder.")
+        yield
+    finally:
+        os.close(opened)
+
+
+# On disk
+
+
+def _put_in_place(beside: Path, site: Path) -> None:
+    """The new export at the site's name. Where the system can swap two names, there is an export at every moment."""
+    old = site.with_name(site.name + ".replaced")
+    if not site.exists():
+        beside.rename(site)
+    elif swap(beside, site):  # the old export is at `beside` now, under a lock that nobody holds
+        gone = beside.with_name(f"{beside.name}-{secrets.token_hex(4)}")
+        beside.rename(gone)
+        sync_folder(site.parent)
+        shutil.rmtree(gone, ignore_errors=True)
+    else:
+        _check_leftover(old)
+        shutil.rmtree(old, ignore_errors=True)
+        site.rename(old)
+        try:
+            beside.rename(site)
+        except BaseException:
+            old.rename(site)
+            raise
+    sync_folder(site.parent)
+    with contextlib.suppress(RunExists):
+        _check_leftover(old)
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _flush(folder: Path) -> None:
+    """Everything below a folder, on disk: a power cut after the renaming must not leave empty files under the new name."""
+    with ThreadPoolExecutor(_FLUSHING) as several:
+        for where, _, names in os.walk(folder, topdown=False):
+            for _ in several.map(_sync_file, (Path(where, name) for name in names)):
+                pass
+            sync_folder(Path(where))
+
+
+def _sync_file(file: Path) -> None:
+    with file.open("rb+") as opened:
+        os.fsync(opened.fileno())

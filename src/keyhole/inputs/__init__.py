@@ -1,0 +1,1 @@
+"""Sources and formats of text, turned into units."""

@@ -1,0 +1,1 @@
+"""What every value vector says: its projection onto the vocabulary."""

@@ -1,0 +1,1 @@
+"""Transformers opened at their feed-forward layers."""

@@ -1,0 +1,120 @@
+"""A `.gguf` file as a folder of safetensors: converted once, kept in the cache.
+
+transformers sees the file alone in a folder, so it reads nothing beside it. A conversion is written next to its
+place, flushed and renamed: one that was cut short is never taken for a whole one.
+"""
+
+from __future__ import annotations
+
+import copy
+import glob
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..common.files import sync, sync_folder
+from ..errors import KeyholeError, MissingExtra, ModelError
+from ..inputs.formats import shown
+from ..store.layout import cache_dir
+from .checkpoints import _installed, check_loaded, quieten, reason
+
+ALONE = "model.gguf"
+LEFT_SECONDS = 24 * 3600
+
+
+def convert(path: Path) -> Path:
+    """The folder a .gguf file is converted to, made if it is not there yet."""
+    name = shown(path)
+    if not path.is_file():
+        raise ModelError(f"There is no file {name}.")
+    for package in ("gguf", "accelerate"):
+        if not _installed(package):
+            raise MissingExtra(package, "gguf", "Reading .gguf files")
+    folder = cache_dir() / "models" / f"{path.stem}-{_digest(path)[:16]}"
+    if folder.is_dir():
+        return folder
+    quieten()
+    try:
+        lm, tokenizer = _read(path, name)
+    except KeyholeError:
+        raise
+    except Exception as error:  # the reader trusts every number in the file, so it can fail anywhere
+        raise ModelError(
+            f"{name} cannot be read as a GGUF model: {reason(error)} It is damaged, cut short, or of a kind that transformers "
+            "does not convert: fetch it again, or use the model's safetensors."
+        ) from error
+    _save(lm, tokenizer, folder)
+    return folder
+
+
+def _digest(path: Path) -> str:
+    """The hash of a file that starts as a GGUF file does."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(1 << 20)
+            if not head.startswith(b"GGUF"):
+                raise ModelError(f"{shown(path)} is not a GGUF file: it starts with {head[:4]!r}.")
+            digest = hashlib.file_digest(file, "sha256")
+    except OSError as error:
+        raise ModelError(f"{shown(path)} cannot be read: {error.strerror or error}") from None
+    digest.update(head)
+    return digest.hexdigest()
+
+
+def _read(path: Path, name: str) -> tuple[Any, Any]:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from .model import family_of
+
+    with tempfile.TemporaryDirectory(prefix="keyhole-") as alone:
+        (Path(alone) / ALONE).symlink_to(path.resolve())
+        options = {"gguf_file": ALONE, "trust_remote_code": False}
+        lm, found = AutoModelForCausalLM.from_pretrained(
+            alone, dtype=torch.float32, ignore_mismatched_sizes=False, output_loading_info=True, **options
+        )
+        tokenizer = AutoTokenizer.from_pretrained(alone, **options)
+    check_loaded(lm, found, family_of(lm.config.model_type), name)
+    # what came out is plain float32: a configuration that still says "quantised" could not be saved or loaded
+    config = copy.deepcopy(lm.config)
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    plain = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    plain.load_state_dict(lm.state_dict())
+    return plain, tokenizer
+
+
+def _save(lm: Any, tokenizer: Any, folder: Path) -> None:
+    partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
+    try:
+        try:
+            _remove_left(folder)
+            lm.save_pretrained(partial)
+            tokenizer.save_pretrained(partial)
+            for file in partial.iterdir():
+                with file.open("r+b") as written:
+                    sync(written)
+            sync_folder(partial)
+            partial.rename(folder)
+            sync_folder(folder.parent)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+    except Exception as error:  # safetensors has an error of its own for a full disk
+        if not folder.is_dir():  # else another process finished the same conversion first
+            raise ModelError(
+                f"The converted model could not be written to {shown(folder)}: {reason(error)} Make room there, or set "
+                "KEYHOLE_CACHE to a folder that can be written."
+            ) from error
+
+
+def _remove_left(folder: Path) -> None:
+    """Remove what killed conversions of the same file left, if it is older than `LEFT_SECONDS`."""
+    for left in folder.parent.glob(f"{glob.escape(folder.name)}.partial-*"):
+        if time.time() - left.stat().st_mtime > LEFT_SECONDS:
+            shutil.rmtree(left, ignore_errors=True)

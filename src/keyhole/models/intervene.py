@@ -1,0 +1,302 @@
+"""Interventions: cells switched off or scaled, at chosen positions, and what they are written down as.
+
+An edit multiplies the coefficient itself, behind activation and gate: the value it weighs is added that much more or less,
+and a coefficient below zero is scaled like any other. Whoever looks at coefficients meanwhile sees the edited ones.
+
+    {"keyhole": 1, "model": {"fingerprint": "…", "layers": 30, "cells": 1536},
+     "edits": [{"layer": 3, "cell": 17, "scale": 0.0, "positions": [4, 5]}]}
+
+`positions` count a text's own tokens from 0, the start token left out; null is everywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import UsageError
+
+if TYPE_CHECKING:
+    from .model import Model
+
+VERSION = 1
+LARGEST = float(torch.finfo(torch.float32).max)
+FIELDS = ("layer", "cell", "scale", "positions")
+
+
+@dataclass(frozen=True)
+class Edit:
+    """The coefficient of one cell, times `scale`."""
+
+    layer: int
+    cell: int
+    scale: float
+    positions: tuple[int, ...] | None = None
+    """own tokens of a text, from 0; None is everywhere"""
+
+    @property
+    def address(self) -> str:
+        return f"L{self.layer}.{self.cell}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "positions": None if self.positions is None else list(self.positions)}
+
+
+# Reading and writing them down
+
+
+def parse(value: Any) -> list[Edit]:
+    """Edits from a JSON list of objects (or of `Edit`s), each checked; whether a model has such cells is `check`'s."""
+    if not isinstance(value, (list, tuple)):
+        raise UsageError(f"Edits must be a list; this is {_short(value)}.")
+    edits = [_parse(number, one) for number, one in enumerate(value)]
+    _refuse_doubles(edits)
+    return edits
+
+
+def _parse(number: int, value: Any) -> Edit:
+    if isinstance(value, Edit):
+        value = value.to_json()
+    if not isinstance(value, dict):
+        raise UsageError(f"Edit {number} is {_short(value)}; it must be an object with layer, cell and scale.")
+    if unknown := [name for name in value if name not in FIELDS]:
+        raise UsageError(
+            f"Edit {number} has the unknown field {_short(unknown[0])}. Its fields are: {', '.join(FIELDS)}."
+        )
+    if missing := [name for name in FIELDS[:3] if name not in value]:
+        raise UsageError(f"Edit {number} lacks its {missing[0]}.")
+    layer, cell = (_whole(f"the {name} of edit {number}", value[name]) for name in ("layer", "cell"))
+    scale = value["scale"]
+    if isinstance(scale, bool) or not isinstance(scale, (int, float)):
+        raise UsageError(f"The scale of edit {number} is {_short(scale)}; it must be a number.")
+    if not abs(scale) <= LARGEST:  # neither is NaN
+        raise UsageError(f"The scale of edit {number} is {_short(scale)}; it must be finite (0 switches the cell off).")
+    positions = value.get("positions")
+    if positions is None:
+        return Edit(layer, cell, float(scale))
+    if not isinstance(positions, (list, tuple)) or not positions:
+        raise UsageError(
+            f"The positions of edit {number} are {_short(positions)}; they must be a list of at least one, or null for everywhere."
+        )
+    places = [_whole(f"a position of edit {number}", place) for place in positions]
+    if (double := _double(places)) is not None:
+        raise UsageError(f"The positions of edit {number} name {double} twice. Keep one.")
+    return Edit(layer, cell, float(scale), tuple(sorted(places)))
+
+
+def _double(places: Sequence[int]) -> int | None:
+    """The first number that is there twice, found in one pass: lists of positions come from strangers."""
+    seen: set[int] = set()
+    for place in places:
+        if place in seen:
+            return place
+        seen.add(place)
+    return None
+
+
+def _whole(what: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 31:
+        raise UsageError(
+            f"{what[0].upper()}{what[1:]} is {_short(value)}; it must be a whole number of at least 0 (and no huge one)."
+        )
+    return value
+
+
+def _short(value: Any) -> str:
+    """A value in a message, however long it is."""
+    if isinstance(value, int) and abs(value) > 1 << 64:  # too long to be spelled out
+        return "a huge number"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+def _refuse_doubles(edits: Sequence[Edit]) -> None:
+    """A cell is edited once a position, so that the order of edits never counts."""
+    seen: dict[tuple[int, int], set[int] | None] = {}
+    for edit in edits:
+        key = (edit.layer, edit.cell)
+        if key in seen:
+            before = seen[key]
+            both = None if before is None or edit.positions is None else before & set(edit.positions)
+            if both is None or both:
+                where = f" at position {min(both)}" if both else ""
+                raise UsageError(f"{edit.address} is edited twice{where}. Keep one of the edits.")
+            assert before is not None
+            before |= set(edit.positions or ())
+        else:
+            seen[key] = None if edit.positions is None else set(edit.positions)
+
+
+def check(edits: Iterable[Edit], model: Model) -> list[Edit]:
+    """The same edits, if the model has such cells and none is edited twice."""
+    found = parse(list(edits))
+    for edit in found:
+        if edit.layer >= model.layers or edit.cell >= model.cells:
+            raise UsageError(
+                f"There is no cell {edit.address} to edit: the model has layers 0 to {model.layers - 1} of cells 0 to "
+                f"{model.cells - 1}."
+            )
+    return found
+
+
+def dump(edits: Iterable[Edit], model: Model) -> dict[str, Any]:
+    """What to save: the edits, and the weights they belong to. Edits the model was loaded with come along."""
+    every = check([*model.edits, *edits], model)
+    about = {"fingerprint": model.weights_fingerprint, "layers": model.layers, "cells": model.cells}
+    return {"keyhole": VERSION, "model": about, "edits": [edit.to_json() for edit in every]}
+
+
+def read(source: str | os.PathLike[str] | dict[str, Any] | Sequence[Edit], model: Model) -> list[Edit]:
+    """Edits for a model: from a file, from what `dump` gave, or from a list. Those of another model are refused."""
+    if isinstance(source, (str, os.PathLike)):
+        name, value = f"The edits file {os.fspath(source)}", _load(Path(source))
+    else:
+        name, value = "This set of edits", source
+    if not isinstance(value, dict):
+        return check(parse(value), model)
+    version = value.get("keyhole")
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        raise UsageError(f'{name} is none that Keyhole wrote: its "keyhole" is {_short(version)} where 1 was expected.')
+    if version > VERSION:
+        raise UsageError(
+            f"{name} was written by a newer Keyhole (version {_short(version)}, this one reads up to {VERSION}). "
+            "Upgrade: pip install -U keyhole"
+        )
+    if unknown := [key for key in value if key not in ("keyhole", "model", "edits")]:
+        raise UsageError(f"{name} has the unknown field {_short(unknown[0])}. Its fields are: keyhole, model, edits.")
+    about = value.get("model")
+    if not isinstance(about, dict) or not isinstance(about.get("fingerprint"), str) or "edits" not in value:
+        raise UsageError(f"{name} is not whole: it needs the model's fingerprint and the edits. Save it again.")
+    if about["fingerprint"] != model.weights_fingerprint:
+        raise UsageError(
+            f"{name} belongs to another model: the fingerprint of its weights is {about['fingerprint'][:16]}…, that of "
+            f"{model.source} {model.weights_fingerprint[:16]}…. Load the model it was saved from, or give the edits as a list."
+        )
+    return check(parse(value["edits"]), model)
+
+
+def _load(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise UsageError(f"The edits file {path} cannot be read: {error.strerror or error}.") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"The edits file {path} is no JSON: {error}.") from None
+
+
+def fingerprint(weights: str, edits: Sequence[Edit]) -> str:
+    """The fingerprint of a model with edits: another one than that of its weights alone."""
+    spelled = json.dumps(sorted((edit.to_json() for edit in edits), key=str), sort_keys=True)
+    return hashlib.sha256(f"{weights} {spelled}".encode()).hexdigest()
+
+
+# Applying them
+
+
+@contextlib.contextmanager
+def applied(model: Model, edits: Iterable[Edit], starts: int | None = None) -> Iterator[None]:
+    """Run the model edited, inside the `with`; behind it, also behind an error, it is as before.
+
+    `starts` special tokens stand before a sequence's own. Without it each sequence is looked at: one, where it begins with
+    the model's start token. The model is this thread's own meanwhile.
+    """
+    edits = check(edits, model)
+    with model.lock, contextlib.ExitStack() as hooks:
+        hooks.callback(setattr, model, "edits", model.edits)
+        for handle in _register(model, edits, starts):
+            hooks.callback(handle.remove)
+        model.edits = (*model.edits, *edits)  # a scan meanwhile is one of the edited model, and says so
+        yield
+
+
+def apply(model: Model, edits: Iterable[Edit]) -> None:
+    """Edit a model for good, beside the edits it has."""
+    every = check([*model.edits, *edits], model)
+    with model.lock:
+        for _ in _register(model, every[len(model.edits) :], None):
+            pass
+        model.edits = tuple(every)
+
+
+@dataclass
+class _Sequences:
+    """What the batch in flight looks like: some architectures hand their feed-forward layers all tokens in one row."""
+
+    shape: tuple[int, int] | None = None
+    before: int = 0
+    """tokens of each sequence that an earlier call ran (a cache holds them)"""
+    starts: Tensor | int = 0
+    """special tokens before each sequence's own"""
+
+
+def _register(model: Model, edits: Sequence[Edit], starts: int | None) -> Iterator[Any]:
+    """The hooks, as they are registered. They come before all others, so that those see the edited coefficients."""
+    now = _Sequences()
+    if any(edit.positions is not None for edit in edits):
+        blocks = model.lm.get_submodule(
+            model.family.layers.rpartition(".")[0]
+        )  # what the blocks stand in takes the ids
+        yield blocks.register_forward_pre_hook(_looker(model, now, starts), with_kwargs=True)
+    inside: dict[int, list[Edit]] = {}
+    for edit in edits:
+        inside.setdefault(edit.layer, []).append(edit)
+    for layer in sorted(inside):
+        yield model.downs[layer].register_forward_pre_hook(_scaler(inside[layer], now), prepend=True)
+
+
+def _looker(model: Model, now: _Sequences, starts: int | None) -> Callable[..., None]:
+    def look(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        ids = args[0] if args else kwargs.get("input_ids")
+        tokens = kwargs["inputs_embeds"] if ids is None else ids
+        now.shape = (tokens.shape[0], tokens.shape[1])
+        cache = kwargs.get("past_key_values")
+        now.before = 0 if cache is None else int(cache.get_seq_length())
+        if starts is not None:
+            now.starts = starts
+        elif model.bos_id is None or ids is None:
+            now.starts = int(model.bos_id is not None)
+        elif not now.before:
+            now.starts = (ids[:, :1] == model.bos_id).long()
+
+    return look
+
+
+def _scaler(edits: Sequence[Edit], now: _Sequences) -> Callable[..., tuple[Any, ...]]:
+    cells = sorted({edit.cell for edit in edits})
+    slots = {cell: slot for slot, cell in enumerate(cells)}
+    everywhere = [1.0] * len(cells)
+    chosen = []
+    for edit in edits:
+        if edit.positions is None:
+            everywhere[slots[edit.cell]] = edit.scale
+        else:
+            chosen.append((slots[edit.cell], edit.scale, list(edit.positions)))
+
+    def scale(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        x: Tensor = args[0]
+        factors = torch.tensor(everywhere, device=x.device)
+        shaped = x
+        if chosen:
+            rows, columns = now.shape or (x.shape[0], x.shape[1])
+            shaped = x.reshape(rows, columns, x.shape[-1])
+            begins = now.starts.to(x.device) if isinstance(now.starts, Tensor) else now.starts
+            own = torch.arange(columns, device=x.device)[None] + now.before - begins
+            factors = factors.expand(rows, columns, -1).clone()
+            for place, factor, positions in chosen:
+                hit = torch.isin(own, torch.tensor(positions, device=x.device))
+                factors[..., place] = torch.where(hit, factor, factors[..., place])
+        which = torch.tensor(cells, device=x.device)
+        edited = shaped.clone()
+        edited[..., which] = (shaped[..., which] * factors).to(x.dtype)
+        return (edited.reshape(x.shape), *args[1:])
+
+    return scale

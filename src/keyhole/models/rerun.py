@@ -1,0 +1,41 @@
+"""The model a finished run was made with, loaded again."""
+
+from __future__ import annotations
+
+import os
+
+from ..errors import RunError
+from ..store import trust
+from ..store.run import Run
+from .model import Model, load
+
+
+def model_of(
+    run: Run,
+    model: Model | str | os.PathLike[str] | None = None,
+    *,
+    device: str = "auto",
+    trust_remote_code: bool = False,
+) -> Model:
+    """The model of a run, with exactly the same weights: `model` itself, loaded by name, or the one the run names if this user
+    made the run. Whether the model's own code may run is for the caller to say, never for the run."""
+    about = run.manifest["model"]
+    if not isinstance(model, Model):
+        source = trust.source(run, model)
+        # the revision decides which code would run: it counts with trust only if this user made the run
+        same = source == about["source"]
+        known = not trust_remote_code or trust.is_own(run.path, run.manifest["checksum"])
+        model = load(
+            source,
+            dtype=str(run.manifest["config"]["dtype"]),
+            device=device,
+            revision=about["revision"] if same and known else None,
+            trust_remote_code=trust_remote_code,
+            edits=about.get("edits"),
+        )
+    if model.fingerprint != about["fingerprint"]:
+        raise RunError(
+            f"{model.source} is not the model that was scanned: the fingerprint of its weights is {model.fingerprint[:16]}…, the "
+            f"run's {about['fingerprint'][:16]}…. Restore that model (or name it: --model), or scan this one."
+        )
+    return model

@@ -1,0 +1,1 @@
+"""Who calls the function that scans a shard."""

@@ -1,0 +1,92 @@
+"""What a run names, used again by a command: at once if this user made the run, else only if the user agrees."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from ..common.output import printable
+from ..errors import UntrustedSource, UsageError
+from ..store import trust
+from ..store.manifest import read, read_file
+
+
+def named_model(run: Path, model: str | None) -> str | None:
+    """The model for a run: as given on the command line, or confirmed at the terminal if someone else made the run."""
+    sealed = read(run)
+    told = str(sealed["model"]["source"])
+    if model is None and not trust.is_own(run, sealed["checksum"]):
+        question = f"{run} was not made by you on this machine. It names the model {told!r}. Load that model?"
+        return told if _confirm(question) else None
+    return model
+
+
+def _confirm(question: str) -> bool:
+    """Ask at the terminal; without one the answer is no."""
+    if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    return typer.confirm(printable(question), err=True)
+
+
+def repeated(
+    context: typer.Context,
+    path: Path,
+    model: str,
+    corpus: list[str] | None,
+    options: dict[str, Any],
+    shard: str | None,
+    revision: str | None,
+    edits: Path | None,
+) -> tuple[str, list[str], dict[str, Any], str | None, str | None, Any]:
+    """The scan of an earlier run, with what is given on this command line on top. Trust is never taken over."""
+    path = path / "manifest.json" if path.is_dir() else path
+    if not path.is_file():
+        raise UsageError(f"--from {path}: not a manifest: there is no such file. Give a run or its manifest.json.")
+    sealed = read_file(path)
+    before, about, texts = sealed["config"], sealed["model"], sealed["corpus"]["sources"]
+    own, trusted = trust.is_own(path.parent, sealed["checksum"]), bool(options["trust_remote_code"])
+    if not (model and corpus) and not own:
+        _ask(path, "" if model else _model_named(about), [] if corpus else texts, trusted)
+    merged = {name: value if _is_given(context, name) else before.get(name, value) for name, value in options.items()}
+    merged["trust_remote_code"] = options["trust_remote_code"]
+    if shard is None and before["shard"]:
+        shard = "{}/{}".format(*before["shard"])
+    edited: Any = edits
+    if not model or model == about["source"]:
+        revision = revision or (about["revision"] if own or not trusted else None)
+        edited = edits or _edits(path, about)
+    return model or about["source"], corpus or texts, merged, shard, revision, edited
+
+
+def _is_given(context: typer.Context, option: str) -> bool:
+    """Whether an option stands on the command line."""
+    parameter = {"context": "context_", "compile": "compile_"}.get(option, option)
+    return context.get_parameter_source(parameter).name == "COMMANDLINE"  # type: ignore[union-attr]
+
+
+def _model_named(about: dict[str, Any]) -> str:
+    return f"the model {about['source']!r}" + (f" at revision {about['revision']!r}" if about["revision"] else "")
+
+
+def _ask(path: Path, model: str, texts: list[str], trusted: bool) -> None:
+    """Go on only if the user means what a manifest from elsewhere names. Its code is never run on a mere yes."""
+    named = " and ".join(filter(None, [model, f"the corpus {texts!r}" if texts else ""]))
+    if trusted or not _confirm(f"{path} was not written by you on this machine. It names {named}. Use them?"):
+        raise UntrustedSource(
+            f"{path} was not written by you on this machine, and names {named}. If that is what you mean, give them on the "
+            "command line: keyhole scan MODEL CORPUS --from MANIFEST"
+        )
+
+
+def _edits(path: Path, about: dict[str, Any]) -> Any:
+    if not about.get("edits"):
+        return None
+    from ..models.intervene import parse
+
+    try:
+        return parse(about["edits"])
+    except UsageError as error:
+        raise UsageError(f"--from {path}: its edits cannot be read. {error}") from None

@@ -1,0 +1,124 @@
+"""Recompute stored coefficients, a cell at a time, from the text."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..common.checks import whole
+from ..errors import CorpusError, RunError
+from ..inputs import corpus
+from ..models.model import Model
+from ..models.rerun import model_of
+from ..store import manifest, trust
+from ..store.run import Run
+from .shard import ScanConfig
+
+SMALLEST = float(np.finfo(np.float32).tiny)
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What a check of a run found."""
+
+    cells: int
+    triggers: int
+    largest_difference: float
+    """between a stored coefficient and the one computed again, in units of the cell's largest coefficient"""
+    worst: str
+    """the address of the cell with that difference"""
+    from_text: bool
+    """whether the units were read and tokenised again, or (the corpus is gone) taken from the stored tokens"""
+    allowed: float
+
+    @property
+    def ok(self) -> bool:
+        return self.largest_difference <= self.allowed
+
+
+def verify(
+    run: Run,
+    *,
+    cells: int = 200,
+    seed: int = 0,
+    model: Model | str | os.PathLike[str] | None = None,
+    device: str | None = None,
+    trust_remote_code: bool = False,
+) -> Verification:
+    """Check every file's checksum, then recompute the triggers of `cells` random cells, each unit run alone.
+
+    The corpus is read again only if this user made the run: a run from elsewhere must not decide which files are read.
+
+    A scan runs units in batches, and sums of floats depend on the batch's shape: a difference of a few units in the last
+    place is rounding; what `allowed` forbids is not.
+    """
+    cells, seed = whole("cells", cells, 1), whole("seed", seed, 0)
+    manifest.check_files(run.path, run.manifest, contents=True)
+    config = ScanConfig.from_dict(run.manifest["config"])
+    model = model_of(run, model, device=device or config.device, trust_remote_code=trust_remote_code)
+    chosen = _choose(run, cells, seed)
+    wanted: dict[tuple[int, int], list[tuple[int, int, int, float]]] = {}
+    for layer, cell in chosen:
+        for coefficients, units, positions in (
+            (run.coefficients, run.units, run.positions),
+            (run.coefficients_negative, run.units_negative, run.positions_negative),
+        ):
+            for c, u, p in zip(coefficients[layer, cell], units[layer, cell], positions[layer, cell], strict=True):
+                if u >= 0:
+                    window = (int(u), run.window_start(int(p)))
+                    wanted.setdefault(window, []).append((layer, cell, int(p), float(c)))
+    texts = _texts(run, config, sorted({unit for unit, _ in wanted}))
+    worst, where, count = 0.0, "", 0
+    for (unit, start), stored in sorted(wanted.items()):
+        ids = [int(i) for i in run.unit_tokens(unit)]
+        if texts is not None and (again := model.tokenize([texts[unit]])[0]) != ids:
+            raise RunError(
+                f"Unit {unit} reads {texts[unit]!r} in the corpus and has {len(again)} tokens; the run holds {len(ids)} others. "
+                "The corpus or the tokenizer changed: scan again."
+            )
+        last = max(position for _, _, position, _ in stored)
+        computed = model.coefficients_of(ids[start : last + 1], bos=config.bos).numpy()
+        for layer, cell, position, coefficient in stored:
+            scale = max(abs(float(run.stats.max[layer, cell])), abs(float(run.stats.min[layer, cell])), SMALLEST)
+            difference = abs(float(computed[layer, position - start, cell]) - coefficient) / scale
+            count += 1
+            difference = math.inf if math.isnan(difference) else difference
+            if difference > worst:
+                worst, where = difference, f"L{layer}.{cell}"
+    return Verification(
+        len(chosen), count, worst, where, texts is not None, 1e-3 if config.dtype == "float32" else 5e-2
+    )
+
+
+def _choose(run: Run, cells: int, seed: int) -> list[tuple[int, int]]:
+    total = run.layers * run.cells
+    picked = np.random.default_rng(seed).choice(total, min(cells, total), replace=False)
+    return [(int(i) // run.cells, int(i) % run.cells) for i in sorted(picked)]
+
+
+def _texts(run: Run, config: ScanConfig, units: Sequence[int]) -> dict[int, str] | None:
+    """The text of units, read from the corpus again; None if it is not there any more, or not this user's word."""
+    sources = run.manifest["corpus"]["sources"]
+    if not trust.is_own(run.path, run.manifest["checksum"]):
+        return None
+    try:
+        if "-" in sources or any(source.startswith("hf:") for source in sources):
+            return None
+        corpus.expand(sources)
+    except CorpusError:
+        return None
+    wanted, found = set(units), {}
+    for number, unit in enumerate(corpus.units(sources, config.unit, text_field=config.text_field)):
+        if number in wanted:
+            found[number] = unit.text
+        if len(found) == len(wanted):
+            break
+    if missing := wanted - set(found):
+        raise RunError(
+            f"The corpus changed: it ends before unit {min(missing)}, which the run has triggers in. Scan again."
+        )
+    return found

@@ -1,0 +1,287 @@
+"""The paper's protocol for people: read a key's triggers, mark those that share a pattern, say what it is.
+
+A pattern recurs in at least three triggers; it is shallow (a recurring n-gram) or semantic (a topic). Each annotator
+has a file in the run to which every save is added; of several saves of one cell the newest counts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from ..errors import UsageError
+from . import layout as store
+from .run import Run
+
+KINDS = ("none", "shallow", "semantic", "both")
+LEAST = 3
+"""Triggers a pattern must recur in."""
+PATTERNS, DESCRIPTION, NOTE = 50, 2000, 10_000
+"""At most so many patterns a cell, characters a description, characters a note."""
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}", re.ASCII)
+_saving = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Pattern:
+    triggers: tuple[int, ...]
+    """which of the cell's triggers, from 0"""
+    description: str
+    kind: str
+    """shallow or semantic"""
+
+
+@dataclass(frozen=True)
+class Annotation:
+    """What one annotator says of one cell."""
+
+    annotator: str
+    layer: int
+    cell: int
+    patterns: tuple[Pattern, ...]
+    skipped: bool = False
+
+    def labels(self, triggers: int) -> list[str]:
+        """Of each trigger: none, shallow, semantic, or both."""
+        found = [0] * triggers
+        for pattern in self.patterns:
+            for trigger in pattern.triggers:
+                found[trigger] |= 1 if pattern.kind == "shallow" else 2
+        return [KINDS[each] for each in found]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "annotator": self.annotator,
+            "layer": self.layer,
+            "cell": self.cell,
+            "patterns": [
+                {"triggers": list(p.triggers), "description": p.description, "kind": p.kind} for p in self.patterns
+            ],
+            "skipped": self.skipped,
+        }
+
+
+# From JSON, every value checked
+
+
+def parse(run: Run, value: Any) -> Annotation:
+    """An annotation from JSON, checked against the run."""
+    known = _fields(value, "an annotation", ("annotator", "layer", "cell", "patterns"), ("skipped", "at"))
+    name = known["annotator"]
+    if not isinstance(name, str) or not _NAME.fullmatch(name.lower()):
+        raise UsageError(
+            f"The annotator's name is {name!r:.60}. Use up to 40 letters from a to z, digits, - and _, the first a letter or digit."
+        )
+    layer, cell, triggers = _cell(run, known)
+    skipped = known.get("skipped", False)
+    if not isinstance(skipped, bool):
+        raise UsageError(f"'skipped' is {skipped!r:.60}; it is true or false.")
+    patterns = known["patterns"]
+    if not isinstance(patterns, list) or len(patterns) > PATTERNS:
+        raise UsageError(f"'patterns' must be a list of at most {PATTERNS}.")
+    if skipped and patterns:
+        raise UsageError("A skipped cell has no patterns: leave them out, or do not skip it.")
+    return Annotation(name.lower(), layer, cell, tuple(_pattern(p, triggers) for p in patterns), skipped)
+
+
+def _pattern(value: Any, triggers: int) -> Pattern:
+    known = _fields(value, "a pattern", ("triggers", "description", "kind"))
+    marked = known["triggers"]
+    if not isinstance(marked, list) or any(type(i) is not int or not 0 <= i < triggers for i in marked):
+        raise UsageError(f"A pattern's triggers are numbers from 0 to {triggers - 1}, not {marked!r:.60}.")
+    if len(set(marked)) < LEAST:
+        raise UsageError(f"A pattern recurs in at least {LEAST} triggers; {len(set(marked))} are marked.")
+    text = known["description"]
+    if not isinstance(text, str) or not text.strip() or len(text) > DESCRIPTION:
+        raise UsageError(f"Describe the pattern, in at most {DESCRIPTION:,} characters.")
+    if known["kind"] not in ("shallow", "semantic"):
+        raise UsageError(f"A pattern is 'shallow' or 'semantic', not {known['kind']!r:.60}.")
+    return Pattern(tuple(sorted(set(marked))), text, known["kind"])
+
+
+def _fields(value: Any, what: str, needed: Sequence[str], allowed: Sequence[str] = ()) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise UsageError(f"{what.capitalize()} is a JSON object, not {value!r:.60}.")
+    if missing := [name for name in needed if name not in value]:
+        raise UsageError(f"{what.capitalize()} needs {', '.join(missing)}.")
+    if extra := [name for name in value if name not in (*needed, *allowed)]:
+        raise UsageError(f"{what.capitalize()} has no {', '.join(map(repr, extra))[:60]}.")
+    return value
+
+
+def _cell(run: Run, known: dict[str, Any]) -> tuple[int, int, int]:
+    """The cell a record names, and how many triggers it has."""
+    layer, cell = known["layer"], known["cell"]
+    if type(layer) is not int or type(cell) is not int:
+        raise UsageError(f"'layer' and 'cell' are whole numbers, not {layer!r:.40} and {cell!r:.40}.")
+    run.cell(layer, cell)
+    return layer, cell, int(np.count_nonzero(run.units[layer, cell] >= 0))
+
+
+# Saved and read back
+
+
+def save(run: Run, value: Any) -> Annotation:
+    """Check an annotation and add it to its annotator's file, on disk when this returns."""
+    annotation = parse(run, value)
+    with _saving:
+        file = (store.annotations_folder(run.path).name, f"{annotation.annotator}.jsonl")
+        _add(run, file, annotation.to_json())
+    return annotation
+
+
+def _add(run: Run, file: tuple[str, ...], record: dict[str, Any]) -> None:
+    store.append_line(run.path, file, record | {"at": _now()}, run.manifest["checksum"])
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def read(run: Run) -> list[Annotation]:
+    """The newest annotation of each cell by each annotator, in the order of annotators, then cells."""
+    return _read(run)[0]
+
+
+def _read(run: Run) -> tuple[list[Annotation], int]:
+    """The annotations, and how many lines hold none: a crash may have cut them short."""
+    newest: dict[tuple[str, int, int], Annotation] = {}
+    damaged = 0
+    folder = store.annotations_folder(run.path)
+    for file in sorted(folder.glob("*.jsonl")) if not folder.is_symlink() else ():
+        for record in store.read_lines(file):
+            try:
+                annotation = parse(run, record)
+            except UsageError:
+                damaged += 1
+                continue
+            newest[annotation.annotator, annotation.layer, annotation.cell] = annotation
+    return [newest[key] for key in sorted(newest)], damaged
+
+
+def save_note(run: Run, value: Any) -> dict[str, Any]:
+    """Keep a note on a cell; an empty one takes it away."""
+    known = _fields(value, "a note", ("layer", "cell", "text"), ("at",))
+    layer, cell, _ = _cell(run, known)
+    text = known["text"]
+    if not isinstance(text, str) or len(text) > NOTE:
+        raise UsageError(f"A note is a text of at most {NOTE:,} characters.")
+    note = {"layer": layer, "cell": cell, "text": text}
+    with _saving:
+        _add(run, (store.notes_file(run.path).name,), note)
+    return note
+
+
+def notes(run: Run) -> dict[str, str]:
+    """The newest note of each cell that has one, by its address."""
+    return _read_notes(run)[0]
+
+
+def _read_notes(run: Run) -> tuple[dict[str, str], int]:
+    """The notes, and how many lines hold none."""
+    found: dict[tuple[int, int], str] = {}
+    damaged = 0
+    for record in store.read_lines(store.notes_file(run.path)):
+        try:
+            known = _fields(record, "a note", ("layer", "cell", "text"), ("at",))
+            layer, cell, _ = _cell(run, known)
+        except UsageError:
+            damaged += 1
+            continue
+        found[layer, cell] = str(known["text"])
+    return {f"L{layer}.{cell}": text for (layer, cell), text in sorted(found.items()) if text.strip()}, damaged
+
+
+# What they come to
+
+
+def kinds(run: Run) -> dict[tuple[int, int], str]:
+    """Of each annotated cell the kind of its patterns, all annotators together."""
+    found: dict[tuple[int, int], int] = {}
+    for annotation in read(run):
+        if not annotation.skipped:
+            at = annotation.layer, annotation.cell
+            seen = sum({1 if p.kind == "shallow" else 2 for p in annotation.patterns})
+            found[at] = found.get(at, 0) | seen
+    return {at: KINDS[kind] for at, kind in found.items()}
+
+
+def coverage(run: Run) -> list[dict[str, Any]]:
+    """Figure 2 of the paper: of each layer the share of triggers that a shallow pattern covers, a semantic one, both, none.
+
+    A cell that two people read counts twice, once for each reading.
+    """
+    rows = []
+    made = [annotation for annotation in read(run) if not annotation.skipped]
+    for layer, group in itertools.groupby(sorted(made, key=lambda a: a.layer), key=lambda a: a.layer):
+        readings = list(group)
+        labels = Counter(label for a in readings for label in a.labels(_triggers(run, a)))
+        total = sum(labels.values())
+        share = {kind: labels[kind] / total if total else None for kind in ("shallow", "semantic", "both", "none")}
+        rows.append(
+            {"layer": layer, "keys": len({a.cell for a in readings}), "readings": len(readings), "triggers": total}
+            | share
+            | {"patterns_per_key": sum(len(a.patterns) for a in readings) / len(readings)}
+        )
+    return rows
+
+
+def agreement(run: Run) -> list[dict[str, Any]]:
+    """For each two annotators, on the cells both read: how often they agree that a trigger is covered, and Cohen's kappa
+    of its kind (none, shallow, semantic, both)."""
+    by: dict[str, dict[tuple[int, int], Annotation]] = {}
+    for annotation in read(run):
+        by.setdefault(annotation.annotator, {})
+        if not annotation.skipped:
+            by[annotation.annotator][annotation.layer, annotation.cell] = annotation
+    rows = []
+    for one, other in itertools.combinations(sorted(by), 2):
+        cells = sorted(by[one].keys() & by[other].keys())
+        pairs = [
+            pair
+            for at in cells
+            for pair in zip(*(by[who][at].labels(_triggers(run, by[who][at])) for who in (one, other)), strict=True)
+        ]
+        same = sum((a == "none") == (b == "none") for a, b in pairs)
+        covered = same / len(pairs) if pairs else None
+        rows.append(
+            {"annotator": one, "other": other, "keys": len(cells), "triggers": len(pairs)}
+            | {"same_covered": covered, "kappa": kappa(pairs)}
+        )
+    return rows
+
+
+def _triggers(run: Run, annotation: Annotation) -> int:
+    return int(np.count_nonzero(run.units[annotation.layer, annotation.cell] >= 0))
+
+
+def kappa(pairs: Sequence[tuple[str, str]]) -> float | None:
+    """Cohen's kappa: agreement beyond what the two would reach by chance. None where chance alone agrees always."""
+    if not pairs:
+        return None
+    n = len(pairs)
+    observed = sum(a == b for a, b in pairs) / n
+    firsts, seconds = Counter(a for a, _ in pairs), Counter(b for _, b in pairs)
+    chance = sum(firsts[kind] * seconds[kind] for kind in firsts) / n**2
+    return None if chance == 1 else (observed - chance) / (1 - chance)
+
+
+def summary(run: Run) -> dict[str, Any]:
+    """Coverage, agreement and counts, as one value."""
+    made, damaged = _read(run)
+    return {
+        "annotators": sorted({a.annotator for a in made}),
+        "cells": len({(a.layer, a.cell) for a in made if not a.skipped}),
+        "skipped": sum(a.skipped for a in made),
+        "damaged_lines": damaged + _read_notes(run)[1],
+        "coverage": coverage(run),
+        "agreement": agreement(run),
+    }

@@ -1,0 +1,257 @@
+"""The form of a manifest and of the files it lists. A run may come from anyone: it is compared with this form when it is
+opened, so that a damaged or hostile run is refused with a message instead of failing later."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..common import files
+from ..common.checks import LIMITS
+from ..errors import RunDamaged, RunError, SchemaTooNew
+from . import layout as store
+from .unfinished import unfinished
+
+LARGEST = 1 << 40
+"""More cells, units or tokens than any run has; numbers up to it are safe to compute with."""
+
+Test = Callable[[Any], bool]
+
+
+def _whole(least: int, most: int = LARGEST) -> Test:
+    return lambda value: type(value) is int and least <= value <= most
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _or_none(test: Test) -> Test:
+    return lambda value: value is None or test(value)
+
+
+def _one_of(*choices: str) -> Test:
+    return lambda value: value in choices
+
+
+def _share(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and 0 <= value < 1
+
+
+def _shard(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(_whole(1, 1 << 20), value)) and value[0] <= value[1]
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_text, value))
+
+
+def _list_of_files(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        files.is_plain_name(name) and files.is_fingerprint(entry) for name, entry in value.items()
+    )
+
+
+FIELDS: dict[str, dict[str, Test]] = {
+    "model": {
+        "source": _text,
+        "revision": _or_none(_text),
+        "family": _text,
+        "fingerprint": _text,
+        "layers": _whole(1, 1 << 20),
+        "cells": _whole(1, 1 << 30),
+        "signed": _flag,
+    },
+    "corpus": {
+        "sources": _texts,
+        "hash": _text,
+        "documents": _whole(0),
+        "units": _whole(0),
+        "tokens": _whole(0),
+        "distinct_prefixes": _whole(0),
+        "scanned_prefixes": _whole(0),
+        "split_units": _whole(0),
+        "empty_units": _whole(0),
+        "held_out_units": _whole(0),
+        "truncated": _flag,
+    },
+    "config": {
+        "top": _whole(1, LIMITS["top"]),
+        "per": _one_of("sentence", "prefix"),
+        "unit": _one_of("sentence", "line", "document"),
+        "context": _whole(2, LIMITS["context"]),
+        "max_tokens": _or_none(_whole(1, LIMITS["max_tokens"])),
+        "batch_tokens": _whole(1, LIMITS["batch_tokens"]),
+        "bos": _flag,
+        "text_field": _or_none(_text),
+        "device": _text,
+        "dtype": _text,
+        "compile": _flag,
+        "trust_remote_code": _flag,
+        "hold_out": _share,
+        "starts": _whole(0, 1),
+        "shard": _or_none(_shard),
+    },
+}
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The manifest of the run at `path`, its own checksum, schema and types checked."""
+    file = path / "manifest.json"
+    if not os.path.exists(path):
+        raise RunError(" ".join(filter(None, [f"There is no run at {path}.", unfinished(path)])))
+    if not os.path.exists(file):
+        raise RunDamaged(f"{path} is no run: it has no manifest.json.")
+    return read_file(file)
+
+
+def open_run(path: Path) -> dict[str, Any]:
+    """The manifest of a run whose files were checked. If another run takes its place meanwhile, that one is opened."""
+    while True:
+        manifest = read(path)
+        try:
+            check_files(path, manifest)
+        except RunError:
+            if read(path)["checksum"] == manifest["checksum"]:
+                raise
+            continue
+        return manifest
+
+
+def read_file(file: Path) -> dict[str, Any]:
+    """A manifest, its own checksum, schema and types checked."""
+    try:
+        manifest = json.loads(files.read_small(file))
+        schema = manifest["schema"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise RunDamaged(f"{file} is damaged: {error!r}. Scan again, or restore the file.") from None
+    if type(schema) is not int or schema > store.SCHEMA:
+        raise SchemaTooNew(
+            f"{file} was written by a newer Keyhole (schema {schema!r:.20}, this one reads up to {store.SCHEMA}). "
+            "Upgrade: pip install -U keyhole"
+        )
+    if manifest.get("checksum") != files.seal(manifest)["checksum"]:
+        raise RunDamaged(f"{file} was changed after the run was finished: its checksum does not match. Scan again.")
+    check(file, manifest)
+    found: dict[str, Any] = manifest
+    return found
+
+
+def check_files(path: Path, manifest: dict[str, Any], *, contents: bool | None = None) -> None:
+    """Every file of the scan and of the analyses there, whole, and (by default in runs up to `CHECK_ON_OPEN` bytes) of the
+    recorded content."""
+    groups = store.analyses(path)
+    if contents is None:
+        added = [choices[0]["bytes"] for group in groups.values() for choices in group["files"].values()]
+        contents = sum(entry["bytes"] for entry in manifest["files"].values()) + sum(added) <= store.CHECK_ON_OPEN
+    for name, entry in manifest["files"].items():
+        if why := store.problem(path, name, [entry], contents):
+            raise RunDamaged(f"{path} is damaged: {why}. Scan again, or restore the file.")
+    while why := _damaged_analysis(path, groups, contents):
+        before, groups = groups, store.analyses(path)
+        if groups == before:  # else an analysis was written meanwhile, and its files are looked at again
+            raise RunDamaged(f"{path} is damaged: {why}. Analyze it again: keyhole analyze {path}")
+    check_arrays(path, manifest, contents=contents)
+
+
+def _damaged_analysis(path: Path, groups: dict[str, dict[str, Any]], contents: bool) -> str | None:
+    for group in groups.values():
+        for name, choices in group["files"].items():
+            if why := store.problem(path, name, choices, contents):
+                return why
+    return None
+
+
+def check(file: Path, manifest: Any) -> None:
+    """Refuse a manifest in which a value is missing or of the wrong kind."""
+    if not isinstance(manifest, dict):
+        raise _damaged(file, "it is no JSON object")
+    for part, fields in FIELDS.items():
+        section = manifest.get(part)
+        if not isinstance(section, dict):
+            raise _damaged(file, f"'{part}' is {section!r:.60}")
+        for name, test in fields.items():
+            if not test(section.get(name)):
+                raise _damaged(file, f"'{part}.{name}' is {section.get(name)!r:.60}")
+    if not isinstance(manifest["model"].get("edits", []), list):
+        raise _damaged(file, "'model.edits' is no list")
+    if manifest["config"]["context"] <= manifest["config"]["starts"]:
+        raise _damaged(file, "no token of a text fits in its context")
+    listed: Any = manifest.get("files")
+    if not _list_of_files(listed):
+        raise _damaged(file, "its list of files cannot be read")
+    if missing := set(store.sealed_names(manifest["model"]["signed"])) - set(listed):
+        raise _damaged(file, f"it does not list {sorted(missing)[0]}")
+
+
+def check_arrays(path: Path, manifest: dict[str, Any], *, contents: bool) -> None:
+    """Refuse arrays whose shapes or types do not fit the manifest or, with `contents`, that name places outside the corpus."""
+    model, corpus, config = (manifest[name] for name in ("model", "corpus", "config"))
+    cells = (model["layers"], model["cells"])
+    units, tokens = corpus["units"], corpus["tokens"]
+    expected: dict[str, tuple[tuple[int | None, ...], str]] = {
+        "tokens": ((tokens,), "u"),
+        "unit_offsets": ((units + 1,), "i"),
+        "unit_documents": ((units,), "i"),
+        "unit_starts": ((units,), "i"),
+        "repeated_tokens": ((None,), "i"),
+        "repeated_counts": ((None,), "i"),
+        "active": (cells, "i"),
+        "sums": ((*cells, 2, 2), "i"),
+        "extremes": ((*cells, 2), "f"),
+    }
+    for side in store.SIDES[: 2 if model["signed"] else 1]:
+        for name, kind in zip(store.TRIGGERS, "fii", strict=True):
+            expected[name + side] = ((*cells, config["top"]), kind)
+    arrays = {name: store.load_array(path, name) for name in expected}
+    for name, (shape, kind) in expected.items():
+        array = arrays[name]
+        if array.dtype.kind != kind or len(array.shape) != len(shape):
+            raise _unfit(path, name, f"it holds {array.dtype} of shape {array.shape}")
+        if any(want is not None and want != got for want, got in zip(shape, array.shape, strict=True)):
+            raise _unfit(path, name, f"its shape is {array.shape}")
+    if len(arrays["repeated_tokens"]) != len(arrays["repeated_counts"]):
+        raise _unfit(path, "repeated_counts", f"it has {len(arrays['repeated_counts']):,} entries")
+    if contents:
+        _check_places(path, arrays, units, tokens)
+
+
+def _check_places(path: Path, arrays: dict[str, Any], units: int, tokens: int) -> None:
+    offsets = arrays["unit_offsets"]
+    if offsets[0] != 0 or offsets[-1] != tokens or (np.diff(offsets) < 0).any():
+        raise _unfit(path, "unit_offsets", "its units do not follow each other")
+    repeated = arrays["repeated_tokens"]
+    if len(repeated) and (repeated[0] < 0 or repeated[-1] >= tokens or (np.diff(repeated) <= 0).any()):
+        raise _unfit(path, "repeated_tokens", "its places are outside the corpus or out of order")
+    for side in store.SIDES:
+        if f"units{side}" not in arrays:
+            continue
+        for where, positions in zip(arrays[f"units{side}"], arrays[f"positions{side}"], strict=True):  # layer by layer
+            if where.min() < -1 or where.max() >= units:
+                raise _unfit(path, f"units{side}", "it names units that are not there")
+            filled = where >= 0
+            lengths = offsets[where[filled].astype(np.int64) + 1] - offsets[where[filled]]
+            if ((positions[filled] < 0) | (positions[filled] >= lengths)).any():
+                raise _unfit(path, f"positions{side}", "it names positions outside their units")
+            if (filled[..., 1:] & ~filled[..., :-1]).any():
+                raise _unfit(path, f"units{side}", "a slot is filled after one that is not")
+
+
+def _damaged(file: Path, why: str) -> RunDamaged:
+    return RunDamaged(f"{file} is not a manifest of a run: {why}. Scan again, or restore the file.")
+
+
+def _unfit(path: Path, name: str, why: str) -> RunDamaged:
+    return RunDamaged(
+        f"{path} is damaged: {name}.npy does not fit the manifest: {why}. Scan again, or restore the file."
+    )

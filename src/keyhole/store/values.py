@@ -1,0 +1,222 @@
+"""What the values of a run say, read back from its files: no model, no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import RunDamaged, RunError, UsageError
+from . import layout as store
+from .run import Run
+
+LENSES = ("raw", "norm")
+ARRAYS = (
+    *(f"{side}_{name}" for side in ("top", "bottom") for name in ("tokens", "logits")),
+    *(f"index_{side}_{name}" for side in ("top", "bottom") for name in ("offsets", "places")),
+    *("max_prob", "entropy", "ranks", "norms"),
+)
+KEPT = 30
+"""Tokens stored at each end of a value."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """A token a value promotes or demotes."""
+
+    token: int
+    piece: str
+    logit: float
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """A cell whose value promotes or demotes a token."""
+
+    layer: int
+    cell: int
+    logit: float
+    rank: int
+    """1: the token is the value's first (for a demoted one, its last)"""
+
+    @property
+    def address(self) -> str:
+        return f"L{self.layer}.{self.cell}"
+
+
+@dataclass(frozen=True)
+class Similar:
+    layer: int
+    cell: int
+    cosine: float
+
+    @property
+    def address(self) -> str:
+        return f"L{self.layer}.{self.cell}"
+
+
+class Values:
+    """The values of a run through one lens. Arrays are [layers, cells, …]."""
+
+    def __init__(self, run: Run, lens: str) -> None:
+        if lens not in LENSES:
+            raise UsageError(f"There is no lens '{lens}'. The lenses are: {', '.join(LENSES)}.")
+        found = store.read_lens(run.path, lens)
+        if found is None:
+            raise RunError(
+                f"{run.path} does not hold its values through the lens '{lens}' yet. Read them: "
+                f"keyhole analyze {run.path} --lens {lens}"
+            )
+        self.run, self.lens, self.settings = run, lens, found
+        self._arrays = {name: store.load_array(run.path, store.lens_array(lens, name)) for name in ARRAYS}
+        self._check()
+
+    def _array(self, name: str) -> npt.NDArray[Any]:
+        """An array, mapped when the values were opened: an analysis that replaces them on disk is not mixed with them."""
+        return self._arrays[name]
+
+    def _check(self) -> None:
+        """Refuse arrays that do not fit the run: they may come from anyone."""
+        cells, kept = (self.run.layers, self.run.cells), self._arrays["top_tokens"].shape[-1:]
+        for name, array in self._arrays.items():
+            index = name.startswith("index_")
+            whole_numbers = index or name.endswith("_tokens") or name == "ranks"
+            shape = cells + kept if name.endswith(("_tokens", "_logits")) else cells
+            fits = array.ndim == 1 if index else array.shape == shape and 0 not in kept
+            if not fits or array.dtype.kind != ("i" if whole_numbers else "f"):
+                raise unfit(
+                    self.run, store.lens_array(self.lens, name), f"it holds {array.dtype} of shape {array.shape}"
+                )
+
+    @cached_property
+    def top_tokens(self) -> npt.NDArray[np.int32]:
+        """[layers, cells, 30] largest logit first."""
+        return self._array("top_tokens")
+
+    @cached_property
+    def top_logits(self) -> npt.NDArray[np.float32]:
+        return self._array("top_logits")
+
+    @cached_property
+    def bottom_tokens(self) -> npt.NDArray[np.int32]:
+        """[layers, cells, 30] smallest logit first."""
+        return self._array("bottom_tokens")
+
+    @cached_property
+    def bottom_logits(self) -> npt.NDArray[np.float32]:
+        return self._array("bottom_logits")
+
+    @cached_property
+    def max_prob(self) -> npt.NDArray[np.float32]:
+        return self._array("max_prob")
+
+    @cached_property
+    def entropy(self) -> npt.NDArray[np.float32]:
+        """In nats."""
+        return self._array("entropy")
+
+    @cached_property
+    def ranks(self) -> npt.NDArray[np.int32]:
+        """[layers, cells] the rank of the next token of the cell's top-1 trigger, 1 the top; 0 where there is none."""
+        return self._array("ranks")
+
+    @cached_property
+    def norms(self) -> npt.NDArray[np.float32]:
+        return self._array("norms")
+
+    # One cell
+
+    def promoted(self, layer: int, cell: int, limit: int = 30) -> list[Said]:
+        return self._said(self.top_tokens, self.top_logits, layer, cell, limit)
+
+    def demoted(self, layer: int, cell: int, limit: int = 30) -> list[Said]:
+        return self._said(self.bottom_tokens, self.bottom_logits, layer, cell, limit)
+
+    def _said(
+        self, tokens: npt.NDArray[Any], logits: npt.NDArray[Any], layer: int, cell: int, limit: int
+    ) -> list[Said]:
+        pairs = zip(tokens[layer, cell, :limit], logits[layer, cell, :limit], strict=True)
+        return [Said(int(token), self.run.vocabulary.piece(int(token)), float(logit)) for token, logit in pairs]
+
+    # One token
+
+    def promoting(self, token: int, limit: int | None = None) -> list[Speaker]:
+        """The cells with the token among their first 30, largest logit first."""
+        return self._speakers("top", token, limit)
+
+    def demoting(self, token: int, limit: int | None = None) -> list[Speaker]:
+        """The cells with the token among their last 30, smallest logit first."""
+        return self._speakers("bottom", token, limit)
+
+    def places(self, side: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+        """The index by token of one side, 'top' or 'bottom': offsets, the places from one offset to the next (flat indices
+        into [layers, cells, 30], strongest first), and the logits found there."""
+        logits = self.top_logits if side == "top" else self.bottom_logits
+        return self._array(f"index_{side}_offsets"), self._array(f"index_{side}_places"), logits
+
+    def inside(self, places: npt.NDArray[Any], logits: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Places of an index by token, refused if one of them is outside the arrays."""
+        if len(places) and (places.min() < 0 or places.max() >= logits.size):
+            raise unfit(self.run, f"values_{self.lens}_index", "it names places that are not there")
+        return places
+
+    def _speakers(self, side: str, token: int, limit: int | None) -> list[Speaker]:
+        offsets, places, logits = self.places(side)
+        if not 0 <= token < len(offsets) - 1:
+            raise UsageError(f"There is no token {token}: the vocabulary has {len(offsets) - 1:,}.")
+        begin, end = int(offsets[token]), int(offsets[token + 1])
+        found, kept = [], logits.shape[-1]
+        for place in self.inside(places[begin : end if limit is None else min(end, begin + limit)], logits):
+            which, slot = divmod(int(place), kept)
+            layer, cell = divmod(which, self.run.cells)
+            found.append(Speaker(layer, cell, float(logits[layer, cell, slot]), slot + 1))
+        return found
+
+
+def unfit(run: Run, name: str, why: str) -> RunDamaged:
+    return RunDamaged(
+        f"{run.path} is damaged: {name}.npy does not fit the run: {why}. Analyze it again: keyhole analyze {run.path}"
+    )
+
+
+def index(tokens: npt.NDArray[Any], strength: npt.NDArray[Any], vocabulary: int) -> tuple[Any, Any]:
+    """Tokens [layers, cells, kept] turned around: for each token the places it stands at, strongest first."""
+    flat, order = tokens.ravel(), np.lexsort((-strength.ravel(), tokens.ravel()))
+    offsets = np.zeros(vocabulary + 1, np.int64)
+    np.cumsum(np.bincount(flat, minlength=vocabulary), out=offsets[1:])
+    return offsets, order.astype(np.int64 if flat.size >= 2**31 else np.int32)
+
+
+def available(run: Run) -> list[str]:
+    """The lenses the values of a run were read through."""
+    return [lens for lens in LENSES if store.read_lens(run.path, lens) is not None]
+
+
+def similar_arrays(run: Run) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
+    """Of every cell the places of the cells with similar values, and the cosines; None if they were not looked for."""
+    if not store.has_similar(run.path):
+        return None
+    places, cosines = (store.load_array(run.path, name) for name in store.SIMILAR)
+    if places.ndim != 3 or places.shape[:2] != (run.layers, run.cells) or places.shape != cosines.shape:
+        raise unfit(run, store.SIMILAR[0], f"its shape is {places.shape}")
+    return places, cosines
+
+
+def similar(run: Run, layer: int, cell: int) -> list[Similar]:
+    """The cells whose values point most nearly the same way, by cosine; none if they were not looked for."""
+    arrays = similar_arrays(run)
+    if arrays is None:
+        return []
+    places, cosines = (array[layer, cell].tolist() for array in arrays)
+    return [
+        Similar(*divmod(int(place), run.cells), cosine=float(cosine))
+        for place, cosine in zip(places, cosines, strict=True)
+    ]
+
+
+def token_id(run: Run, text: str) -> int:
+    """The token that reads `text`."""
+    return run.vocabulary.find(text)

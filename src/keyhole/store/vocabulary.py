@@ -1,0 +1,131 @@
+"""Tokens as people read them: no `Ġ`, no `▁`, and a token that is half a character shown as its bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache, cached_property
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from ..common.files import read_small
+from ..errors import ModelError, RunDamaged, UsageError
+
+LARGEST_FILE = 256 << 20
+MOST_ID = 2**32 - 1
+"""The largest token id a tokenizer can be asked about."""
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+@cache
+def _byte_letters() -> dict[str, int]:
+    """Byte-level BPE writes each byte as one printable letter: bytes that print stand for themselves, the others are
+    numbered on from 256."""
+    printing = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printing]
+    return {chr(byte): byte for byte in printing} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+def _possible(ids: Sequence[int]) -> list[int]:
+    return [int(i) for i in ids if 0 <= i <= MOST_ID]
+
+
+class Vocabulary:
+    """A tokenizer read back from its `tokenizer.json` (or that of a model in memory); no model library needed."""
+
+    def __init__(self, source: Path | Tokenizer) -> None:
+        self._file = source if isinstance(source, Path) else None
+        with self._asked():
+            if isinstance(source, Path):
+                text = read_small(source, LARGEST_FILE)
+                self.tokenizer, core = Tokenizer.from_buffer(text), json.loads(text)
+            else:
+                self.tokenizer, core = source, json.loads(source.to_str())
+            self._byte_level = "ByteLevel" in json.dumps([core.get("decoder"), core.get("pre_tokenizer")])
+            self._added = {token["id"] for token in core.get("added_tokens", [])}
+
+    @contextlib.contextmanager
+    def _asked(self) -> Iterator[None]:
+        """Turn whatever the tokenizer fails with into our error. It is written in Rust, whose panics are no `Exception`."""
+        try:
+            yield
+        except BaseException as error:
+            ours = isinstance(error, Exception) and not isinstance(error, MemoryError)
+            if not ours and type(error).__name__ != "PanicException":
+                raise
+            said = f"{str(error)[:200] or type(error).__name__}"
+            if self._file is None:
+                raise ModelError(f"The model's tokenizer failed: {said}.") from None
+            raise RunDamaged(f"{self._file} is damaged: {said}. Scan again, or restore the file.") from None
+
+    def __len__(self) -> int:
+        return int(self.tokenizer.get_vocab_size(with_added_tokens=True))
+
+    def text(self, ids: Sequence[int]) -> str:
+        """The text of a sequence of tokens; an id outside the vocabulary adds nothing."""
+        with self._asked():
+            return str(self.tokenizer.decode(_possible(ids), skip_special_tokens=False))
+
+    def texts(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        """The texts of many sequences."""
+        with self._asked():
+            try:
+                found = self.tokenizer.decode_batch(list(sequences), skip_special_tokens=False)
+            except OverflowError:
+                found = self.tokenizer.decode_batch([_possible(ids) for ids in sequences], skip_special_tokens=False)
+            return [str(text) for text in found]
+
+    def raw(self, token: int) -> bytes:
+        """The bytes a token stands for; none for an id outside the vocabulary."""
+        if not 0 <= token <= MOST_ID:
+            return b""
+        with self._asked():
+            piece = self.tokenizer.id_to_token(int(token))
+        if piece is None:
+            return b""
+        if token in self._added:
+            return str(piece).encode()
+        if self._byte_level and all(letter in _byte_letters() for letter in piece):
+            return bytes(_byte_letters()[letter] for letter in piece)
+        if match := _BYTE.fullmatch(piece):
+            return bytes([int(match[1], 16)])
+        return str(piece).replace("▁", " ").encode("utf-8", "surrogatepass")
+
+    @cached_property
+    def _pieces(self) -> dict[int, str]:
+        return {}
+
+    def piece(self, token: int) -> str:
+        """One token, readable: bytes that are no whole character are written `\\xe2`, a row of the unembedding that is no token
+        of the tokenizer by its number."""
+        token = int(token)
+        if token not in self._pieces:
+            self._pieces[token] = self.raw(token).decode("utf-8", "backslashreplace") or f"[{token}]"
+        return self._pieces[token]
+
+    def find(self, text: str) -> int:
+        """The token that reads `text`."""
+        whole = text.encode("utf-8", "replace").decode()  # a half character is in no token, and no tokenizer takes it
+        with self._asked():
+            ids = self.tokenizer.encode(whole, add_special_tokens=False).ids
+        if len(ids) == 1 and self.piece(ids[0]) == text:
+            return int(ids[0])
+        # a tokenizer may add a space of its own before it looks
+        for token in sorted(self.tokenizer.get_vocab(with_added_tokens=True).values()):
+            if self.piece(token) == text:
+                return int(token)
+        pieces = [self.piece(i) for i in ids]
+        if len(ids) == 1:
+            hint = f"The nearest is {pieces[0]!r}. "
+        elif ids:
+            some = ", ".join(map(repr, pieces[:20])) + (", …" if len(ids) > 20 else "")
+            hint = f"It is {len(ids)} tokens, {some}: ask for one of them. "
+        else:
+            hint = ""
+        shown = repr(text) if len(text) <= 200 else f"{text[:200]!r}…"
+        raise UsageError(
+            f"{shown} is no token of this model. {hint}Mind the space: ' Paris' and 'Paris' are two tokens."
+        )

@@ -1,0 +1,254 @@
+"""The explorer over HTTP: the page, data/… from the contract, and api/… for what needs the model or is saved."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mimetypes
+import re
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from ..errors import KeyholeError, UsageError
+from ..store.annotations import save, save_note
+from ..store.run import Run
+from ..views import figures
+from .answers import Refused, fresh, unchanged_or
+from .contract import Explorer, NotThere, compact
+from .guard import Guard
+from .live import Read
+from .openapi import describe
+from .served import HEADER, Served
+
+if TYPE_CHECKING:
+    from ..models.model import Model
+
+_STATIC = re.compile(r"[a-z0-9_-]+(\.[a-z0-9]+)+", re.ASCII)
+
+
+def create(
+    run: Run,
+    *,
+    host: str = "127.0.0.1",
+    token: str | None = None,
+    model: Model | None = None,
+    read: Read | None = None,
+    served: Served | None = None,
+) -> Guard:
+    """The app for one run. The model is loaded when it is first needed, unless one is given."""
+    served = served or Served(run, model=model, read=read)
+
+    def page(request: Request) -> Response:
+        served.reopen()
+        return _file(request, "index.html")
+
+    def data(request: Request) -> Response:
+        path = request.path_params["path"]
+        with served.asked(_named(request)) as opened:
+            try:
+                return unchanged_or(request, opened.explorer.body(path), "application/json")
+            except NotThere:
+                raise Refused(404, "not_found", f"There is no data/{path:.200}.") from None
+
+    def described(request: Request) -> Response:
+        return unchanged_or(request, compact(describe(served.explorer)), "application/json")
+
+    def status(request: Request) -> Response:
+        with served.asked(_named(request)) as opened:
+            return fresh(opened.live.status())
+
+    async def prompt(request: Request) -> Response:
+        asked, opened = await _asked(request), await run_in_threadpool(served.now, _named(request))
+        found = await opened.live.prompt(asked)
+        await run_in_threadpool(served.still, opened)
+        return fresh(found)
+
+    async def edits(request: Request) -> Response:
+        asked, opened = await _asked(request), await run_in_threadpool(served.now, _named(request))
+        found = await opened.live.edits(asked)
+        await run_in_threadpool(served.still, opened)
+        return fresh(found)
+
+    async def annotations(request: Request) -> Response:
+        asked = await _asked(request) if request.method == "POST" else None
+
+        def work() -> dict[str, Any]:
+            with served.asked(_named(request)) as opened:
+                if asked is None:
+                    return opened.explorer.annotations()
+                return {"saved": True, "annotation": save(opened.run, asked).to_json()}
+
+        return fresh(await run_in_threadpool(work))
+
+    async def note(request: Request) -> Response:
+        asked = await _asked(request)
+
+        def work() -> dict[str, Any]:
+            with served.asked(_named(request)) as opened:
+                return {"saved": True, "note": save_note(opened.run, asked)}
+
+        return fresh(await run_in_threadpool(work))
+
+    app = Starlette(
+        routes=[
+            Route("/", page),
+            Route("/index.html", page),
+            Route("/static/{name}", static),
+            Route("/data/{path:path}", data),
+            Route("/openapi.json", described),
+            Route("/api/status", status),
+            Route("/api/prompt", prompt, methods=["POST"]),
+            Route("/api/edits", edits, methods=["POST"]),
+            Route("/api/annotations", annotations, methods=["GET", "POST"]),
+            Route("/api/notes", note, methods=["POST"]),
+        ],
+        middleware=[Middleware(GZipMiddleware, minimum_size=1000, compresslevel=4)],
+        exception_handlers={
+            Refused: _refused,
+            HTTPException: _http,
+            UsageError: _usage,
+            KeyholeError: _keyhole,
+            Exception: _failed,
+        },
+    )
+    app.router.redirect_slashes = False
+    return Guard(app, host=host, token=token)
+
+
+@contextlib.contextmanager
+def warming(explorer: Explorer) -> Iterator[None]:
+    """Make what the first pages ask for, in their order, while the server begins to answer. What fails here fails again, and
+    is told, when someone asks."""
+    ended = threading.Event()
+    steps: list[Callable[[], object]] = [
+        partial(explorer.body, path) for path in ("run.json", "map.json", "layers/0.json", "cells/0/0.json")
+    ]
+    steps += [vega, partial(explorer.body, "figures.json")]
+
+    def work() -> None:
+        with contextlib.suppress(KeyholeError, OSError):
+            for step in steps:
+                if not ended.is_set():
+                    step()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()  # Python must not end while Vega is being bundled
+
+
+# The page
+
+
+def static(request: Request) -> Response:
+    return _file(request, request.path_params["name"])
+
+
+def _file(request: Request, name: str) -> Response:
+    content = static_file(name)
+    if content is None:
+        raise Refused(404, "not_found", f"There is no static/{name:.200}.")
+    return unchanged_or(request, content, media_type(name))
+
+
+def static_files() -> list[str]:
+    """The page's files, without the Vega bundle."""
+    folder = resources.files(__package__) / "static"
+    return sorted(entry.name for entry in folder.iterdir() if entry.is_file() and _STATIC.fullmatch(entry.name))
+
+
+def static_file(name: str) -> bytes | None:
+    """A file of the page; None where there is none. The name cannot lead elsewhere: it has no slash."""
+    if name == "vega.js":
+        return vega()
+    if not _STATIC.fullmatch(name):
+        return None
+    file = resources.files(__package__) / "static" / name
+    return file.read_bytes() if file.is_file() else None
+
+
+def media_type(name: str) -> str:
+    if name.endswith(".js"):
+        return "text/javascript"
+    return mimetypes.guess_type(name)[0] or "application/octet-stream"
+
+
+def vega() -> bytes:
+    return figures.bundle().encode()
+
+
+# Requests and refusals
+
+
+def _named(request: Request) -> str | None:
+    """The run that the request means, if it says so."""
+    return request.headers.get(HEADER)
+
+
+async def _asked(request: Request) -> dict[str, Any]:
+    """The JSON object of a request. A megabyte of numbers takes a while to read: other requests go on meanwhile."""
+    return await run_in_threadpool(_object, await request.body())
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    def constant(name: str) -> Any:
+        raise ValueError(f"{name} is no JSON")
+
+    def number(text: str) -> float:
+        found = float(text)
+        return int(found) if found.is_integer() and abs(found) < 1 << 53 else found  # to JSON 2.0 is a whole number
+
+    try:
+        value = json.loads(body, parse_constant=constant, parse_float=number)
+    except (ValueError, RecursionError) as error:
+        raise Refused(400, "bad_json", f"The request is no JSON: {error}"[:300]) from None
+    if not isinstance(value, dict):
+        raise Refused(422, "wrong_value", "The request must be a JSON object.")
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError:
+        raise Refused(400, "bad_json", "The request is nested too deeply.") from None
+    except UnicodeEncodeError:
+        raise Refused(422, "wrong_value", "The request has half a character (a lone surrogate) in a text.") from None
+    return value
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)
+    return error.response()
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    """What the router itself refuses."""
+    assert isinstance(error, HTTPException)
+    code = {404: "not_found", 405: "not_allowed"}.get(error.status_code, "refused")
+    refused = Refused(error.status_code, code, f"{error.detail}: {request.method} {request.scope['path']:.200}")
+    refused.headers |= dict(error.headers or {})
+    return refused.response()
+
+
+async def _usage(request: Request, error: Exception) -> Response:
+    return Refused(422, "wrong_value", str(error)).response()
+
+
+async def _keyhole(request: Request, error: Exception) -> Response:
+    return Refused(503, "not_possible", str(error), Retry_After="60").response()
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return Refused(500, "failed", "The server failed at this request; its terminal says why.").response()

@@ -1,0 +1,31 @@
+"""A small analysed run over a text that tries things, for the tests of the explorer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from families import tiny
+
+import keyhole
+from keyhole.models.model import Model
+
+HOSTILE = [
+    "<script>alert(1)</script> was said.",
+    "<img src=x onerror=alert(1)> was drawn.",
+    "\u202eevil\u2066 \x1b[31m was hidden.",
+    "日本語: ein Straßenkätzchen läuft, l’été, ΟΔΟΣ too, and more of it after that.",
+]
+
+
+def model() -> Model:
+    return tiny("gpt2")
+
+
+def write(folder: Path) -> keyhole.Run:
+    """The run `folder`/run: 3 layers × 24 cells, both sides, values through both lenses."""
+    lines = [f"The cat number {i} sat on mat {i * i % 7}, and the dog looked on. {HOSTILE[i % 4]}" for i in range(24)]
+    text = folder / "te<x>t.txt"
+    text.write_text("\n".join([*lines, "x", "word " * 40]) + "\n", encoding="utf-8")
+    run = keyhole.scan(model(), [text], out=folder / "run", top=6, unit="line", context=64)
+    asked = ["activity", "agreement", "rank", "confidence", "confident"]
+    return keyhole.analyze(run, only=asked, lens=["raw", "norm"], model=model())

@@ -1,0 +1,127 @@
+"""What cells, layers and prompts look like in a notebook: all there, and nothing in it runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import explored
+import pytest
+import vl_convert
+from pages import read
+
+import keyhole
+from keyhole.errors import RunError, UsageError
+from keyhole.store import shading, values
+from keyhole.uses import prompt
+from keyhole.views import figures, notebook
+from keyhole.views import text as show
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> keyhole.Run:
+    run = explored.write(tmp_path_factory.mktemp("notebook"))
+    return keyhole.analyze(run, only=["shading"], model=explored.model())
+
+
+def test_cells(run: keyhole.Run) -> None:
+    hostile = 0
+    for layer in range(run.layers):
+        for cell in run.layer(layer):
+            said = read(cell._repr_html_())
+            assert cell.address in said
+            assert f"{cell.stats.max:.3g}" in said
+            for lens in ("raw", "norm"):
+                assert f"lens {lens}" in said
+                assert show.printable(values.Values(run, lens).promoted(layer, cell.index)[0].piece) in said
+            if not cell.triggers:
+                assert "Dead" in said
+                continue
+            for trigger in cell.triggers:
+                assert f"{trigger.coefficient:.3g}" in said
+                assert show.printable("".join(trigger.tokens[-41:])) in said
+            hostile += "<script>" in said or "<img src=x" in said
+    assert hostile > 0
+
+
+def test_a_trigger_is_shaded_by_its_coefficients(run: keyhole.Run) -> None:
+    cell = next(cell for cell in run.layer(1) if cell.triggers)
+    shades = shading.of(run)
+    assert shades is not None
+    row = shades.row(cell.layer, cell.index, 0)
+    html = notebook._trigger(cell, 0, cell.triggers[0], False)
+    assert html.count("43,95,143") == sum(row >= 4)
+    assert html.count("191,100,32") == sum(row <= -4)
+    assert html.count("<mark>") == 1
+
+
+def test_layers(run: keyhole.Run) -> None:
+    for number in range(run.layers):
+        layer = run.layer(number)
+        assert len(layer) == run.cells
+        assert [cell.address for cell in layer] == [f"L{number}.{i}" for i in range(run.cells)]
+        said = read(layer._repr_html_())
+        strongest = max(layer, key=lambda cell: cell.stats.max)
+        assert strongest.address in said
+        assert f"{run.cells:,} cells" in said
+    for bad in (-1, 3):
+        with pytest.raises(UsageError, match="layers 0 to 2"):
+            run.layer(bad)
+
+
+def test_prompts(run: keyhole.Run) -> None:
+    text = "The <b>cat</b> sat"
+    view = prompt.read(explored.model(), text)
+    said = read(view._repr_html_())
+    assert show.printable(text) in said
+    assert "without the edits" not in said
+    edited = prompt.read(explored.model(), text, edits=[keyhole.intervene.Edit(0, 1, 5.0)])
+    said = read(edited._repr_html_())
+    assert "without the edits" in said
+    for layer in edited.layers:
+        assert f"L{layer.layer}.{layer.effective[0].cell}" in said
+    hostile = view.to_json()
+    hostile["chosen"]["piece"] = hostile["tokens"][0] = "<img src=x onerror=alert(1)>"
+    for pairs in (hostile["prediction"], hostile["layers"][0]["before"], hostile["layers"][0]["after"]):
+        pairs[0][:] = ["</style><script>alert(1)</script>", None]
+    assert "<img src=x" in read(notebook.prompt(hostile))
+
+
+def drawn(chart: Any) -> list[dict[str, Any]]:
+    """The rows of a chart that Vega draws."""
+    spec = figures.spec(chart)
+    assert "<svg" in vl_convert.vegalite_to_svg(spec, vl_version=figures.vega_lite())
+    rows: list[dict[str, Any]] = spec["datasets"][spec["data"]["name"]]
+    return rows
+
+
+def test_charts(run: keyhole.Run) -> None:
+    cell = next(cell for cell in run.layer(1) if cell.triggers)
+    found = shading.histogram(run, 1, cell.index)
+    assert found is not None
+    rows = drawn(cell.chart())
+    assert [row["prefixes"] for row in rows] == found[1].tolist()
+    assert rows[0]["from"] == pytest.approx(cell.stats.min)
+    rows = drawn(run.layer(2).chart())
+    assert [row["largest"] for row in rows] == pytest.approx([cell.stats.max for cell in run.layer(2)])
+
+
+def test_a_run_without_analysis(tmp_path: Path) -> None:
+    text = tmp_path / "a.txt"
+    text.write_text("one line\nanother line\n")
+    bare = keyhole.scan(explored.model(), [text], out=tmp_path / "run", top=3, unit="line", context=64)
+    assert "L0.0" in read(bare["L0.0"]._repr_html_())
+    assert "Layer 1" in read(bare.layer(1)._repr_html_())
+    with pytest.raises(RunError, match="--only shading"):
+        bare["L0.0"].chart()
+
+
+def test_showing_a_cell_loads_no_model_library(run: keyhole.Run) -> None:
+    code = (
+        "import sys, keyhole\nrun = keyhole.open(sys.argv[1])\n"
+        "run['L1.2']._repr_html_(), run.layer(1)._repr_html_()\n"
+        "assert not {'torch', 'transformers', 'altair'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(run.path)], check=True)
