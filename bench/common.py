@@ -11,8 +11,8 @@ import torch
 from keyhole import demo
 from keyhole.inputs import corpus
 from keyhole.models.model import Model, load
+from keyhole.scanning.config import ScanConfig
 from keyhole.scanning.plan import Plan, build
-from keyhole.scanning.shard import ScanConfig
 from keyhole.store.unfinished import PlanFiles
 
 

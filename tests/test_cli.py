@@ -14,7 +14,7 @@ from families import tiny, tokenizer
 
 import keyhole
 from keyhole import cli
-from keyhole.scanning.shard import ScanConfig
+from keyhole.scanning.config import ScanConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 

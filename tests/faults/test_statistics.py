@@ -11,12 +11,12 @@ import torch
 from families import tiny, tokenizer
 
 import keyhole
-from keyhole import demo
 from keyhole.models.model import Model
 from keyhole.scanning.cpu import Index, add_exactly, add_integers, candidates
 from keyhole.store.run import moments
 from keyhole.views import notebook
 from keyhole.views import text as show
+from keyhole.views.worth import worth_showing
 from keyhole.web.contract import Explorer, compact
 
 CHAIN = 65
@@ -193,7 +193,7 @@ def test_every_view_says_that_there_is_no_number(factor: float, text: Path, tmp_
     said = Explorer(run).cell(cell.layer, cell.index)
     assert said["stats"]["std"] is None
     compact(said)
-    assert len(demo.worth_showing(run)) <= 3
+    assert len(worth_showing(run)) <= 3
 
 
 def test_a_shard_without_a_prefix_has_no_statistics(tmp_path: Path) -> None:

@@ -15,13 +15,14 @@ from reference import every_prefix, triggers
 from triton_here import CUDA, DEVICE, on_the_card
 
 import keyhole
+from keyhole.kernels.available import has_triton
 from keyhole.kernels.index import PARTIALS, read_plain, settle_plain
 from keyhole.kernels.order import UNFILLED, brute_force, pack, unpack
 from keyhole.models import patches as quiet
 from keyhole.models.model import Model
 from keyhole.scanning import scan as engine
 from keyhole.scanning import shard
-from keyhole.scanning.cpu import FRACTION, Index, candidates, has_triton, make_index
+from keyhole.scanning.cpu import FRACTION, Index, candidates, make_index
 from keyhole.scanning.gpu import LONG_ROWS, SHORT_ROWS, GpuIndex, Rows, Tiling
 
 SMALL = Tiling(rows=2, lanes=1, block=8, unroll=2, warps=1, fill=1)

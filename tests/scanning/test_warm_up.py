@@ -15,7 +15,8 @@ from families import tiny
 
 import keyhole
 from keyhole.scanning import scan as engine
-from keyhole.scanning.shard import ScanConfig, warm_up
+from keyhole.scanning.config import ScanConfig
+from keyhole.scanning.shard import warm_up
 
 
 @pytest.mark.parametrize("per", ["sentence", "prefix"])

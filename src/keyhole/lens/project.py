@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ModelError, UsageError
+from ..kernels.available import has_triton
 from ..models.model import Model, check
-from ..scanning.cpu import has_triton
 from ..store.values import KEPT, LENSES
 
 BLOCK_BYTES = 256 << 20

@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 Sink = Callable[[int, Tensor], None]
 """Receives (layer, coefficients [batch, tokens, cells]) while a batch runs."""
 
-DEFAULT_CONTEXT = 2048
-"""Units are run alone; a longer window than this has to be asked for."""
-
 
 @dataclass(frozen=True)
 class Family:
@@ -180,6 +177,11 @@ class Model:
         """Where its inputs go; a split model has its layers elsewhere too."""
         device: torch.device = self.lm.get_input_embeddings().weight.device
         return device
+
+    @property
+    def placement(self) -> str:
+        """The kind of device it is on, or `split`."""
+        return SPLIT if self.split else self.device.type
 
     @property
     def dtype(self) -> torch.dtype:

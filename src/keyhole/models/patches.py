@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch.nn import functional
 
-from ..scanning.cpu import has_triton
+from ..kernels.available import has_triton
 
 SHORT_WINDOW = 96
 

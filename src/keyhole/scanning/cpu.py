@@ -12,7 +12,6 @@ fraction), and integers add up to the same bytes in whatever order the batches c
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -22,6 +21,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from ..kernels.available import has_triton
 from ..kernels.order import UNFILLED, Keys, one_per_group, pack
 
 FRACTION = 52
@@ -57,13 +57,6 @@ class AnyIndex(Protocol):
         first_tokens: npt.NDArray[np.int64],
     ) -> Any: ...
     def update(self, layer: int, x: Tensor, batch: Any) -> None: ...
-
-
-def has_triton(device: torch.device) -> bool:
-    """Whether our Triton kernels run there: on NVIDIA's GPUs from Ampere on."""
-    if device.type != "cuda" or torch.version.hip is not None or importlib.util.find_spec("triton") is None:
-        return False
-    return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def make_index(

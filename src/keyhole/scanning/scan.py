@@ -30,9 +30,10 @@ from ..store import layout as store
 from ..store import manifest, unfinished
 from ..store.run import Run
 from ..store.unfinished import AGAIN, Partial
+from .config import ScanConfig, parse_shard
 from .cpu import AnyIndex
 from .plan import Plan, Summary, build, content_hash, unit_of
-from .shard import ScanConfig, batches_of, check_memory, finite, index_for, parse_shard, scan_batches, warm_up
+from .shard import batches_of, check_memory, finite, index_for, scan_batches, warm_up
 
 if TYPE_CHECKING:
     from ..models.intervene import Edit

@@ -16,7 +16,7 @@ from ..models.model import Model
 from ..models.rerun import model_of
 from ..store import manifest, trust
 from ..store.run import Run
-from .shard import ScanConfig
+from .config import ScanConfig
 
 SMALLEST = float(np.finfo(np.float32).tiny)
 

@@ -22,7 +22,6 @@ import numpy.typing as npt
 from .. import __version__
 from ..analyses import paper
 from ..analyses.measured import Measured
-from ..demo import worth_showing
 from ..store import layout as store
 from ..store import shading, values
 from ..store.annotations import KINDS, kinds, notes
@@ -30,6 +29,7 @@ from ..store.annotations import read as read_annotations
 from ..store.run import Run
 from ..views import figures
 from ..views import text as show
+from ..views.worth import worth_showing
 from .search import Once, Search
 from .worth import speaking
 

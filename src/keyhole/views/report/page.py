@@ -27,10 +27,10 @@ from ...analyses.measured import Measured
 from ...analyses.paper import Finding
 from ...analyses.verdicts import Row, Verdict
 from ...common import output
-from ...demo import worth_showing
 from ...store.run import Run, Trigger
 from .. import figures
 from .. import text as show
+from ..worth import worth_showing
 
 CELLS, TRIGGERS, CONTEXT = 6, 4, 90
 """Table 1: so many cells, triggers of each, characters before a trigger's last token."""

@@ -1,0 +1,33 @@
+"""Which cells to show first to someone who has not chosen one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..store.run import Run
+
+
+def worth_showing(run: Run, count: int = 3) -> list[str]:
+    """A cell from the lower, the middle and the upper layers whose triggers have most in common with each other.
+
+    What they have in common here is plain to see: the last token, or the token that follows.
+    """
+    chosen = []
+    for band in np.array_split(np.arange(run.layers), count):
+        best, address = -1.0, ""
+        for layer in band:
+            mean = run.coefficients[layer].mean(-1, dtype=np.float64)
+            strength = np.nan_to_num(mean / np.maximum(run.stats.std[layer], 1e-9))
+            for cell in np.argsort(-strength)[:20]:
+                triggers = run.triggers(int(layer), int(cell))
+                if len(triggers) < 3:
+                    continue
+                follows = [t.next_token for t in triggers if t.next_token]
+                shared = max((follows.count(token) for token in set(follows)), default=0)
+                lasts = len({t.tokens[-1].strip().lower() for t in triggers})
+                score = (shared + min(lasts, 5)) / len(triggers) + float(strength[cell]) / 250
+                if score > best:
+                    best, address = score, f"L{layer}.{cell}"
+        if address:
+            chosen.append(address)
+    return chosen
