@@ -91,17 +91,19 @@ def _check_shards(runs: list[Run]) -> None:
 def _merged(runs: list[Run]) -> Index:
     first = runs[0]
     offsets = first.unit_offsets
-    index = Index(first.layers, first.cells, first.top, signed=first.signed)
+    index = Index(1, len(first.cells), first.top, signed=first.signed)  # until the index is flat, too
+    for k in ("keys", "active", "sums", "extremes"):  # until the index is flat, too
+        setattr(index, k, getattr(index, k)[:, 0] if k == "keys" else getattr(index, k)[0])
     split = first.manifest["corpus"]["split_units"] and first.manifest["config"]["per"] == "sentence"
     for run in runs:  # one after the other: every open array takes a file descriptor
-        sides = store.SIDES[: 2 if run.signed else 1]
-        triggers = [[store.load_array(run.path, name + side) for name in store.TRIGGERS] for side in sides]
+        triggers = [[store.load_array(run.path, name) for name in store.side_names(n)] for n in store.sides(run.signed)]
         for layer in range(first.layers):
-            new = np.stack([_keys(m[layer], units[layer], at[layer], offsets) for m, units, at in triggers])
-            rows = np.concatenate([index.keys[:, layer], new], axis=-1)
+            span = first.cells.span(layer)
+            new = np.stack([_keys(m[span], units[span], at[span], offsets) for m, units, at in triggers])
+            rows = np.concatenate([index.keys[:, span], new], axis=-1)
             if split:
                 rows = one_per_group(rows, unit_of(offsets, rows & 0xFFFFFFFF))
-            index.keys[:, layer] = np.sort(rows, axis=-1)[..., : first.top]
+            index.keys[:, span] = np.sort(rows, axis=-1)[..., : first.top]
         active, sums, extremes = (store.load_array(run.path, name) for name in store.STATISTICS)
         index.n += int(run.manifest["corpus"]["scanned_prefixes"])
         index.active += active

@@ -41,7 +41,7 @@ def index_for(model: Model, config: ScanConfig, unit_offsets: npt.NDArray[np.int
     """An empty index for a scan. `unit_offsets`: where a unit may come in several windows."""
     return make_index(
         [model.values(layer).device for layer in range(model.layers)],
-        model.cells,
+        model.cells.size(0),  # until the index is flat, too
         config.top,
         signed=model.signed,
         per=config.per,
@@ -53,14 +53,14 @@ def index_for(model: Model, config: ScanConfig, unit_offsets: npt.NDArray[np.int
 
 def check_memory(model: Model, config: ScanConfig) -> None:
     """Refuse lists of triggers that this machine's memory cannot hold, before anything is allocated."""
-    need = 8 * config.top * model.layers * model.cells * (2 if model.signed else 1)
+    need = 8 * config.top * len(model.cells) * (2 if model.signed else 1)
     try:
         there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):  # a system that does not say how much it has
         return
     if 2 * need > there:  # the lists, and a copy while a checkpoint or the run is written
         raise UsageError(
-            f"--top {config.top:,} needs {2 * need / 1e9:,.1f} GB for {model.layers * model.cells:,} cells, and this machine "
+            f"--top {config.top:,} needs {2 * need / 1e9:,.1f} GB for {len(model.cells):,} cells, and this machine "
             f"has {there / 1e9:,.1f} GB. Keep fewer triggers."
         )
 
