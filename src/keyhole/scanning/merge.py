@@ -13,12 +13,13 @@ import numpy.typing as npt
 from ..common.files import copy_file, disk_errors
 from ..errors import ShardError
 from ..kernels.order import UNFILLED, Keys, one_per_group, pack
+from ..kernels.sums import add_integers
 from ..store import layout as store
 from ..store import manifest
 from ..store.run import Run
 from ..store.trust import is_own
 from ..store.unfinished import Partial
-from .cpu import Index, add_integers
+from .cpu import CpuIndex
 from .plan import unit_of
 from .scan import save_results
 
@@ -88,12 +89,10 @@ def _check_shards(runs: list[Run]) -> None:
         raise ShardError(f"Missing shards: {', '.join(missing)}. Scan them (--shard), then merge all {count}.")
 
 
-def _merged(runs: list[Run]) -> Index:
+def _merged(runs: list[Run]) -> CpuIndex:
     first = runs[0]
     offsets = first.unit_offsets
-    index = Index(1, len(first.cells), first.top, signed=first.signed)  # until the index is flat, too
-    for k in ("keys", "active", "sums", "extremes"):  # until the index is flat, too
-        setattr(index, k, getattr(index, k)[:, 0] if k == "keys" else getattr(index, k)[0])
+    index = CpuIndex(first.cells, first.top, signed=first.signed)
     split = first.manifest["corpus"]["split_units"] and first.manifest["config"]["per"] == "sentence"
     for run in runs:  # one after the other: every open array takes a file descriptor
         triggers = [[store.load_array(run.path, name) for name in store.side_names(n)] for n in store.sides(run.signed)]

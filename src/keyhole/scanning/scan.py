@@ -31,7 +31,7 @@ from ..store import manifest, unfinished
 from ..store.run import Run
 from ..store.unfinished import AGAIN, Partial
 from .config import ScanConfig, parse_shard
-from .cpu import AnyIndex
+from .contract import Index
 from .plan import Plan, Summary, build, content_hash, unit_of
 from .shard import batches_of, check_memory, finite, index_for, scan_batches, warm_up
 
@@ -353,7 +353,7 @@ def _stamps(names: list[str]) -> list[list[Any]]:
     return [[name, os.stat(name).st_size, os.stat(name).st_mtime_ns] for name in files]
 
 
-def _check_room(path: Path, index: AnyIndex) -> None:
+def _check_room(path: Path, index: Index) -> None:
     """Refuse before the first forward what could not be written after the last."""
     need = int(index.nbytes * 4)  # a checkpoint, its successor, and the finished arrays
     free = shutil.disk_usage(path).free
@@ -367,7 +367,7 @@ def _check_room(path: Path, index: AnyIndex) -> None:
 def _run_batches(
     model: Model,
     plan: Plan,
-    index: AnyIndex,
+    index: Index,
     config: ScanConfig,
     partial: Partial,
     progress: Progress,
@@ -416,19 +416,13 @@ def stop_when_asked() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
-def _checkpoint(partial: Partial, index: AnyIndex, done: int) -> None:
+def _checkpoint(partial: Partial, index: Index, done: int) -> None:
     unfinished.write_checkpoint(partial.checkpoint, {**index.state(), "done": np.array(done)})
 
 
-def save_results(index: AnyIndex, unit_offsets: npt.NDArray[np.int64], partial: Partial) -> None:
+def save_results(index: Index, unit_offsets: npt.NDArray[np.int64], partial: Partial) -> None:
     """The index as the arrays of a run, some cells at a time."""
     state = index.state()
-    if state["active"].ndim == 2:  # until the index is flat, too
-        state = {
-            k: v.reshape(v.shape[0], -1, v.shape[-1]) if k == "keys" else v.reshape(-1, *v.shape[2:])
-            for k, v in state.items()
-            if k != "n"
-        }
     for name in store.STATISTICS:
         partial.save(name, state[name])
     for negative, keys in zip((False, True), state["keys"], strict=False):
