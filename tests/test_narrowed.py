@@ -323,7 +323,8 @@ def test_terminal_notebook_and_report(analysed: tuple[keyhole.Run, Model], tmp_p
     for layer, width in enumerate(WIDTHS):
         page = notebook.layer(run.layer(layer))
         assert f"of {width} cells" in page
-        assert len(notebook.layer_chart(run.layer(layer)).to_dict()["data"]["values"]) == width
+        (rows,) = notebook.layer_chart(run.layer(layer)).to_dict()["datasets"].values()
+        assert [row["cell"] for row in rows] == [f"L{layer}.{cell}" for cell in range(width)]
     assert run["L2.16"].address in notebook.cell(run["L2.16"])
     page = report.write(keyhole.open(shutil.copytree(run.path, tmp_path / "run"))).read_text("utf-8")
     assert "3 layers × 11 to 24 = 52" in page
