@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything asks the hub
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported, and for the processes that tests start
 os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(prefix="keyhole-tests-")  # the key that runs are signed with
 
 import numpy as np
