@@ -2,8 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-# pytest's processes: one per core, at most four, with the tests of a file in one of them
-WORKERS := -n auto --maxprocesses 4 --dist loadfile
+# pytest's processes: one per core, at most four. The tests of a file run in one of them; tests/conftest.py orders the files
+WORKERS := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo check test bench bench-peers lint browser clean
 
