@@ -60,7 +60,7 @@ def test_a_cell_of_smollm2_that_waits_for_however(smollm2: keyhole.Model, tmp_pa
 
 
 def test_the_demo_from_end_to_end(smollm2: keyhole.Model, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "keyhole.cli", "demo", "--every", "800", "--out", str(tmp_path / "demo")]
+    command = [sys.executable, "-m", "keyhole.cli", "demo", "--every", "700", "--out", str(tmp_path / "demo")]
     done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
     assert done.returncode == 0, done.stderr
     assert "30 layers × 1,536 cells = 46,080" in done.stdout
