@@ -116,7 +116,8 @@ import time
 import torch
 import keyhole
 from families import tiny
-from keyhole import engine, models
+from keyhole.models import model as models
+from keyhole.scanning import scan as engine
 engine.CHECKPOINT_SECONDS = 0.0
 engine.CHECKPOINT_SHARE = 1e9
 slow = models.Model.forward

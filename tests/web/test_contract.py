@@ -364,7 +364,7 @@ def test_annotations_colour_the_map(tmp_path: Path) -> None:
 
 def test_the_explorer_loads_no_model_library(run: keyhole.Run) -> None:
     code = (
-        "import sys, keyhole\nfrom keyhole.web.app import create\nfrom keyhole.web import serve\n"
+        "import sys, keyhole\nfrom keyhole.web.routes import create\nfrom keyhole.web import serve\n"
         "from keyhole.web.contract import Explorer\n"
         "run = keyhole.open(sys.argv[1]); create(run); explorer = Explorer(run)\n"
         "for path in explorer.paths(): explorer.body(path)\n"

@@ -75,7 +75,7 @@ def test_a_process_that_dies_is_told(
 
 SLOW = """
 import time
-from keyhole import models
+from keyhole.models import model as models
 forward = models.Model.forward
 def slow(self, ids):
     time.sleep(0.3)
@@ -87,7 +87,8 @@ child()
 PARENT = """
 import sys
 import keyhole
-from keyhole import processes, progress
+from keyhole.scanning.engines import processes
+from keyhole.views import progress
 processes.START = {slow!r}
 class Say:
     def planned(self, tokens): ...
