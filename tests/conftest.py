@@ -19,6 +19,9 @@ from shared import SHARED
 torch.set_num_threads(1)  # tiny models gain nothing from more
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before anything imports triton
+# Only a power cut tells whether a file was flushed, and tests/faults plays that by noting the calls. A real flush would take
+# most of the time of a test that writes a run. The processes that tests start do flush.
+os.fsync = os.fstat
 hypothesis.settings.register_profile("keyhole", deadline=None)  # a busy machine is not a wrong answer
 hypothesis.settings.load_profile("keyhole")
 

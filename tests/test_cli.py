@@ -74,6 +74,7 @@ def test_a_module_is_the_command_line(module: str, place: Path, tmp_path: Path) 
     assert process("info", tmp_path / "nowhere", module=module, code=2) == run("info", tmp_path / "nowhere", code=2)
 
 
+@pytest.mark.slow(seconds=6)
 def test_a_process_writes_what_this_one_writes(place: Path, tmp_path: Path) -> None:
     given = ["HuggingFaceTB/SmolLM2-135M", "speeches.txt", "--top", 3, "--out"]
     process("scan", *given, tmp_path / "there", cwd=place)
@@ -153,6 +154,7 @@ def test_every_option_is_documented_and_lands_in_the_manifest(place: Path, tmp_p
     assert keyhole.open(tmp_path / "c").manifest["config"]["per"] == "prefix"
 
 
+@pytest.mark.slow(seconds=5)
 def test_a_pipe_and_a_default_directory(place: Path, tmp_path: Path) -> None:
     model = place / "HuggingFaceTB" / "SmolLM2-135M"
     process("scan", model, "-", "--unit", "line", cwd=tmp_path, input="one line\nanother line\n")
@@ -227,6 +229,7 @@ def first_answers(arguments: list[str], place: Path) -> list[str]:
             server.terminate()
 
 
+@pytest.mark.slow(seconds=17)
 def test_readme_commands_run(place: Path) -> None:
     commands = [
         line.split("#")[0].strip()
@@ -248,6 +251,7 @@ def test_readme_commands_run(place: Path) -> None:
     assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
 
 
+@pytest.mark.slow(seconds=5)
 def test_readme_python_runs(place: Path) -> None:
     for block in blocks("python"):
         subprocess.run([sys.executable, "-W", "error::DeprecationWarning:keyhole", "-c", block], cwd=place, check=True)

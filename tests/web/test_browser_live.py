@@ -11,6 +11,8 @@ from keyhole.models import intervene
 from keyhole.store import annotations
 from keyhole.uses import prompt
 
+pytestmark = pytest.mark.slow
+
 # Prompt
 
 
