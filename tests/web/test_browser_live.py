@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from browsing import LAYERS, Site, go, lively, opened, small, titled, until
 
 from keyhole.models import intervene
