@@ -27,6 +27,7 @@ def coefficients(model: Model, ids: torch.Tensor) -> list[tuple[int, torch.Tenso
     return kept
 
 
+@pytest.mark.slow(seconds=3)
 @pytest.mark.parametrize(
     "family", ["llama", "opt", "gemma3_text", "gpt_neo"]
 )  # of the last two, layers attend differently
@@ -49,6 +50,7 @@ def test_coefficients_are_the_same_whatever_the_shape_and_the_model_is_as_it_was
     assert not any(down._forward_pre_hooks for down in model.downs)
 
 
+@pytest.mark.slow(seconds=3)
 def test_a_compiled_scan_finds_what_a_plain_one_does(text: Path, tmp_path: Path) -> None:
     model = tiny("llama")
     plain = keyhole.scan(model, text, tmp_path / "plain", top=4)

@@ -442,7 +442,7 @@ def test_manifests_that_are_not_ours(run: Path) -> None:
     file = run / "manifest.json"
     manifest = json.loads(file.read_text())
     file.write_text(json.dumps({**manifest, "schema": 99}))
-    with pytest.raises(SchemaTooNew, match="schema 99.*pip install -U keyhole"):
+    with pytest.raises(SchemaTooNew, match="schema 99.*Upgrade: git pull && pip install -e"):
         keyhole.open(run)
     file.write_text(json.dumps({**manifest, "config": {**manifest["config"], "top": 1}}))
     with pytest.raises(RunDamaged, match="checksum does not match"):

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from browsing import LAYERS, Site, go, lively, opened, small, titled, until
 
 from keyhole.models import intervene
 from keyhole.store import annotations
 from keyhole.uses import prompt
+
+pytestmark = pytest.mark.slow
 
 # Prompt
 

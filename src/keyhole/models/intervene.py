@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import UsageError
+from ..errors import UsageError, how_to_upgrade
 
 if TYPE_CHECKING:
     from .model import Model
@@ -169,7 +169,7 @@ def read(source: str | os.PathLike[str] | dict[str, Any] | Sequence[Edit], model
     if version > VERSION:
         raise UsageError(
             f"{name} was written by a newer Keyhole (version {_short(version)}, this one reads up to {VERSION}). "
-            "Upgrade: pip install -U keyhole"
+            f"Upgrade: {how_to_upgrade()}"
         )
     if unknown := [key for key in value if key not in ("keyhole", "model", "edits")]:
         raise UsageError(f"{name} has the unknown field {_short(unknown[0])}. Its fields are: keyhole, model, edits.")

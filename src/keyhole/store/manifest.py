@@ -14,7 +14,7 @@ import numpy as np
 
 from ..common import files
 from ..common.checks import LIMITS
-from ..errors import RunDamaged, RunError, SchemaTooNew
+from ..errors import RunDamaged, RunError, SchemaTooNew, how_to_upgrade
 from . import layout as store
 from .unfinished import unfinished
 
@@ -138,7 +138,7 @@ def read_file(file: Path) -> dict[str, Any]:
     if type(schema) is not int or schema > store.SCHEMA:
         raise SchemaTooNew(
             f"{file} was written by a newer Keyhole (schema {schema!r:.20}, this one reads up to {store.SCHEMA}). "
-            "Upgrade: pip install -U keyhole"
+            f"Upgrade: {how_to_upgrade()}"
         )
     if manifest.get("checksum") != files.seal(manifest)["checksum"]:
         raise RunDamaged(f"{file} was changed after the run was finished: its checksum does not match. Scan again.")
