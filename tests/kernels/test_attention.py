@@ -11,7 +11,7 @@ from torch.nn import functional
 from triton_here import CUDA, DEVICE, on_the_card
 
 from keyhole.kernels import attention
-from keyhole.models import patches as quiet
+from keyhole.models import patches
 from keyhole.models.model import Model
 
 
@@ -65,7 +65,9 @@ def test_what_it_is_not_made_for(change: dict[str, object], why: str) -> None:
 
 def test_masks_dropout_and_other_devices_go_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[object, ...]] = []
-    monkeypatch.setattr(attention, "_usual", lambda *args, **options: asked.append((args, options)) or args[0])
+    monkeypatch.setattr(
+        attention, "_torch_attention", lambda *args, **options: asked.append((args, options)) or args[0]
+    )
     instead = attention.attention
     q, k, v = (x.cpu() for x in qkv(1, 2, 1, 8, 16, torch.float16))
     instead(q, k, v, is_causal=True)
@@ -105,10 +107,10 @@ def test_a_model_on_the_card_takes_it_for_short_windows_only(family: str, monkey
             kept: list[torch.Tensor] = []
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(attention, "fits", fits)
-                model.run(ids, lambda layer, x, kept=kept: kept.append(x.float().clone()))  # type: ignore[misc]
+                model.run(ids, lambda site, x, tokens, kept=kept: kept.append(x.float().clone()))  # type: ignore[misc]
             found.append(kept)
         for one, other in zip(*found, strict=True):
             assert (one - other).norm() <= 2e-2 * other.norm()
     assert calls == [9] * model.layers
     assert functional.scaled_dot_product_attention.__module__ != attention.__name__
-    assert quiet._Looks.running == 0
+    assert not patches._replaced.users

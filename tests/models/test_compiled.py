@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 
 def coefficients(model: Model, ids: torch.Tensor) -> list[tuple[int, torch.Tensor]]:
     kept: list[tuple[int, torch.Tensor]] = []
-    model.run(ids, lambda layer, x: kept.append((layer, x.clone())))
+    model.run(ids, lambda site, x, tokens: kept.append((site, x.clone())))
     return kept
 
 
@@ -46,7 +46,7 @@ def test_coefficients_are_the_same_whatever_the_shape_and_the_model_is_as_it_was
                 torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
     for plain, again in zip(before, (coefficients(model, ids) for ids in batches), strict=True):
         assert all(torch.equal(one, two) for (_, one), (_, two) in zip(plain, again, strict=True))
-    assert not any(down._forward_pre_hooks for down in model.downs)
+    assert not any(site.module._forward_pre_hooks for site in model.sites)
 
 
 def test_a_compiled_scan_finds_what_a_plain_one_does(text: Path, tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_a_compiled_scan_finds_what_a_plain_one_does(text: Path, tmp_path: Path)
     assert other.manifest["config"]["compile"] is True
     np.testing.assert_allclose(plain.coefficients, other.coefficients, rtol=1e-3, atol=1e-5)
     assert (plain.units == other.units).mean() > 0.99
-    assert model.taking is None
+    assert model.tap is None
 
 
 def test_what_cannot_be_compiled_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +69,7 @@ def test_what_cannot_be_compiled_says_so(monkeypatch: pytest.MonkeyPatch) -> Non
         patch.setattr(Model, "forward", fails)
         with pytest.raises(ModelError, match=r"not be compiled \(RuntimeError: no compiler\).*without --compile"):
             enter(model)
-    assert not any(down._forward_pre_hooks for down in model.downs)
+    assert not any(site.module._forward_pre_hooks for site in model.sites)
     monkeypatch.setattr(model, "split", True)
     with pytest.raises(UsageError, match="one device"):
         enter(model)

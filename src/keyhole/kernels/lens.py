@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..lens.project import CHUNK
+from .sizes import CHUNK
 
 TILE = 16
 """chunks that a program of `survey` reads at once"""

@@ -17,9 +17,10 @@ import torch
 
 from ..errors import KeyholeError, MissingExtra, ModelError, UnsafeCheckpoint, UsageError
 from ..inputs.formats import first_line, shown
+from .sites import path_of
 
 if TYPE_CHECKING:
-    from .model import Family
+    from .families import Family
 
 CONFIG, INDEX, WEIGHTS, ADAPTER = (
     "config.json",
@@ -39,7 +40,7 @@ def name_of(source: object) -> str:
     )
 
 
-def read(
+def open_checkpoint(
     source: str | os.PathLike[str],
     *,
     dtype: str | torch.dtype,
@@ -310,9 +311,10 @@ def check_loaded(lm: Any, found: dict[str, Any], family: Family, name: str) -> N
         )
     if other := sorted(found.get("mismatched_keys") or ()):
         raise ModelError(f"{name} has weights of other sizes than its configuration's, {other[0][0]} first.")
-    first, _, rest = family.layers.partition(".")
+    path = path_of(lm, family.layers)
+    first, _, rest = path.partition(".")
     layer = re.compile(rf"(?:.*\blanguage_model\.)?(?:{re.escape(first)}\.)?{re.escape(rest)}\.(\d+)\.")
-    layers = len(list(lm.get_submodule(family.layers).children()))
+    layers = len(list(lm.get_submodule(path).children()))
     unused = sorted(found["unexpected_keys"])
     beyond = {int(match[1]) for key in unused if (match := layer.match(key)) and int(match[1]) >= layers}
     if beyond:

@@ -70,7 +70,7 @@ def _digest(path: Path) -> str:
 def _read(path: Path, name: str) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from .model import family_of
+    from .families import family_of
 
     with tempfile.TemporaryDirectory(prefix="keyhole-") as alone:
         (Path(alone) / ALONE).symlink_to(path.resolve())
