@@ -64,18 +64,26 @@ def test_what_it_is_not_made_for(change: dict[str, object], why: str) -> None:
 
 
 def test_masks_dropout_and_other_devices_go_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[object, ...]] = []
-    monkeypatch.setattr(
-        attention, "_torch_attention", lambda *args, **options: asked.append((args, options)) or args[0]
-    )
-    instead = attention.attention
+    asked: list[tuple[tuple[object, ...], dict[str, object]]] = []
+    tried: list[float] = []
+    monkeypatch.setattr(attention, "try_short", lambda q, k, v, dropout, scale: tried.append(dropout))
+    instead = attention.instead_of(lambda *args, **options: asked.append((args, options)))
+    module = torch.nn.Module()
     q, k, v = (x.cpu() for x in qkv(1, 2, 1, 8, 16, torch.float16))
-    instead(q, k, v, is_causal=True)
-    instead(q, k, v, torch.zeros(8, 8))
-    instead(q, k, v, dropout_p=0.5, is_causal=True, scale=2.0, enable_gqa=True)
-    assert len(asked) == 3
-    assert asked[2][0][4:] == (0.5, True)  # type: ignore[index]
-    assert asked[2][1] == {"scale": 2.0, "enable_gqa": True}
+    instead(module, q, k, v, torch.zeros(8, 8))
+    instead(module, q, k, v, None, softcap=30.0)
+    instead(module, q, k, v, None, is_causal=False)
+    instead(module, q[:, :, :1], k, v, None)
+    assert tried == []
+    instead(module, q, k, v, None, dropout=0.5, scaling=2.0, is_causal=True, sliding_window=3)
+    assert tried == [0.5]
+    assert len(asked) == 5
+    assert asked[4][0][0] is module
+    assert asked[4][0][4] is None
+    assert asked[4][1] == {"dropout": 0.5, "scaling": 2.0, "is_causal": True, "sliding_window": 3}
+    monkeypatch.undo()
+    assert attention.try_short(q, k, v, 0.0, None) is None  # on a CPU
+    assert attention.try_short(*qkv(1, 2, 1, 8, 16, torch.float16), 0.5, None) is None
 
 
 @on_the_card
@@ -112,5 +120,5 @@ def test_a_model_on_the_card_takes_it_for_short_windows_only(family: str, monkey
         for one, other in zip(*found, strict=True):
             assert (one - other).norm() <= 2e-2 * other.norm()
     assert calls == [9] * model.layers
-    assert functional.scaled_dot_product_attention.__module__ != attention.__name__
+    assert model.config._attn_implementation == "sdpa"
     assert not patches._replaced.users

@@ -102,7 +102,7 @@ def check_projection(z: torch.Tensor, masked: torch.Tensor, kept: int) -> None:
     targets = torch.randint(-1, vocabulary, (rows,), generator=torch.Generator().manual_seed(1))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lens, "BLOCK_BYTES", 4 * (vocabulary + 16) * 3)  # blocks of three rows
-        patch.setattr(lens, "_multiply", lambda vectors, weight, out: out.copy_(vectors))
+        patch.setattr(lens, "multiply", lambda vectors, weight, out: out.copy_(vectors))
         empty = torch.empty(vocabulary, 1, device=DEVICE)
         got = lens._survey(z.to(DEVICE), empty, kept, targets.to(DEVICE), masked.to(DEVICE), lambda rows: None)
     there = torch.ones(vocabulary, dtype=torch.bool)

@@ -14,7 +14,6 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor, nn
-from torch.nn import functional
 
 LONGEST = 64
 """Largest number of columns of a window."""
@@ -134,30 +133,6 @@ def try_short(query: Tensor, key: Tensor, value: Tensor, dropout: float, scale: 
         compiled: Tensor = _attend(query, key, value, scale)
         return compiled
     return short(query, key, value, scale)
-
-
-# As torch and transformers call attention
-
-_torch_attention = functional.scaled_dot_product_attention
-
-
-def attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    **options: Any,
-) -> Tensor:
-    """torch's `scaled_dot_product_attention`, but short causal windows on a GPU go to `short`."""
-    if is_causal and attn_mask is None and (options.get("enable_gqa") or query.shape[1] == key.shape[1]):
-        found = try_short(query, key, value, dropout_p, scale)
-        if found is not None:
-            return found
-    result: Tensor = _torch_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **options)
-    return result
 
 
 NOT_PLAIN = ("softcap", "position_bias", "cache")

@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.nn import functional
 
 from ..kernels.available import has_triton
 
@@ -99,21 +98,17 @@ def own_attention(lm: Any) -> Iterator[None]:
     """Run the model with our attention kernel in place of torch's, if every GPU here can run it.
 
     transformers lets a model choose its attention by name (`AttentionInterface`), so ours is registered under a name that the
-    model's configuration has while it runs. Falcon is the only family in FAMILIES that calls torch's function itself; for it,
-    and for a model's own code that does the same, torch's function is replaced. A model that does not use torch's attention
-    (Bloom, GPT-J, GPT-Neo; Gemma 2, whose scores are capped) is left alone.
+    model's configuration has while it runs. A model that does not choose torch's attention by name is left alone: Bloom,
+    GPT-J and GPT-Neo have attention of their own, Gemma 2 caps its scores, and Falcon always passes a mask, so our kernel
+    would not apply.
     """
-    if not kernel_runs() or getattr(lm.config, "_attn_implementation", None) not in (TORCH_ATTENTION, ATTENTION):
+    named = getattr(lm.config, "_attn_implementation", None) in (TORCH_ATTENTION, ATTENTION)
+    if not kernel_runs() or not named or not lm._can_set_attn_implementation():
         yield
-    elif lm._can_set_attn_implementation():
-        register()
-        with _replaced.with_value(lm.config, "_attn_implementation", ATTENTION):
-            yield
-    else:
-        from ..kernels.attention import attention
-
-        with _replaced.with_value(functional, "scaled_dot_product_attention", attention):
-            yield
+        return
+    register()
+    with _replaced.with_value(lm.config, "_attn_implementation", ATTENTION):
+        yield
 
 
 @functools.cache

@@ -61,8 +61,13 @@ def prove(model: Model) -> None:
 
     allowed = ALLOWED_FLOAT32 if model.dtype == torch.float32 else ALLOWED_HALF
     for number, site in enumerate(model.sites):
-        if ("coefficients", number) not in seen:  # an expert that none of the tokens was routed to
+        if site.routing is not None and ("coefficients", number) not in seen:  # no token was routed to this expert
             continue
+        if ("coefficients", number) not in seen:
+            raise ProofFailed(
+                f"{model.source} is not what the family '{model.config.model_type}' says: the coefficients of layer {site.layer} "
+                f"never came, because its down-projection was not called. It needs a row of its own in FAMILIES ({FILE})."
+            )
         rebuilt = seen["coefficients", number] @ site.values.float()
         rebuilt = rebuilt if site.bias is None else rebuilt + site.bias.float()
         what = "coefficients @ V + b against the down-projection's output"
