@@ -91,3 +91,18 @@ def test_an_edited_model_is_not_compiled() -> None:
 def enter(model: Model) -> None:
     with compiled(model):
         raise AssertionError
+
+
+def test_our_attention_is_compiled_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU it hands every call to torch's, so the coefficients are those of plain blocks."""
+    from keyhole.models import patches
+
+    model = tiny("llama")
+    ids = torch.randint(1, 250, (3, 9), generator=torch.Generator().manual_seed(0))
+    before = coefficients(model, ids)
+    monkeypatch.setattr(patches, "kernel_runs", lambda: True)
+    with compiled(model):
+        within = coefficients(model, ids)
+    for (_, one), (_, two) in zip(before, within, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
+    assert model.config._attn_implementation == "sdpa"
