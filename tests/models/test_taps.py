@@ -7,19 +7,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from families import TINY, D, tiny
 from torch import Tensor, nn
 from torch.nn import functional
 
-from keyhole.errors import ProofFailed, UsageError
+from keyhole.errors import ModelError, ProofFailed, UsageError
+from keyhole.kernels.order import brute_force, unpack
 from keyhole.models.intervene import Edit, applied
 from keyhole.models.model import Model
 from keyhole.models.proof import prove
-from keyhole.models.sites import Site, locate, module_at, path_of
+from keyhole.models.sites import Site, axis_of, locate, module_at, path_of
 from keyhole.models.states import states
-from keyhole.models.taps import Taps, every_token, tapped
+from keyhole.models.taps import Taps, every_token, join_experts, tapped
+from keyhole.scanning.contract import make_index
 
 EXPERTS, CHOSEN, WIDTH = 5, 2, D
 """An expert is as wide as the model, so that a matrix and its transpose have the same shape."""
@@ -172,6 +175,50 @@ def test_an_edit_acts_on_an_experts_cell_at_its_positions() -> None:
             expected[row, cell] *= 3.0
     assert torch.equal(edited[site][0], expected)
     assert not torch.equal(expected, plain[site][0])
+
+
+def test_experts_through_taps_into_an_index_equal_brute_force() -> None:
+    model, top = with_experts(), 4
+    cells = axis_of(model.sites)
+    assert [layer.experts for layer in cells.layers] == [0, EXPERTS, 0]
+    assert cells.address(cells.place(1, 2 * WIDTH + 3)) == "L1.E2.3"
+    index = make_index([site.device for site in model.sites], cells, top, signed=True, per="prefix", context=16)
+    random = torch.Generator().manual_seed(6)
+    lengths, seen_before = np.array([7, 5, 3]), np.array([0, 2, 1])
+    every: list[np.ndarray[Any, Any]] = []
+    places: list[int] = []
+    for number in range(3):
+        ids = torch.randint(1, 250, (3, 8), generator=random)  # a start token and at most 7 others
+        first_tokens = 100 * number + np.array([0, 20, 40])
+        batch = index.prepare(8, 1, lengths, seen_before, first_tokens)
+        given: dict[int, Tensor] = {}
+
+        def sink(site: int, x: Tensor, tokens: Tensor | None, batch: Any = batch, given: Any = given) -> None:
+            index.update(site, x, batch, tokens)
+            given[site] = every_token(x, tokens, 24)
+
+        model.run(ids, sink)
+        joined = torch.cat(join_experts(model, given), 1).numpy()
+        for row in range(3):
+            for own in range(seen_before[row], lengths[row]):
+                every.append(joined[row * 8 + 1 + own])
+                places.append(int(first_tokens[row]) + own)
+        index.n += int((lengths - seen_before).sum())
+    state = index.state()
+    whole, where = np.stack(every), np.array(places)
+    for side, sign in enumerate((1, -1)):
+        best, units, _ = brute_force(sign * whole, where, np.zeros_like(where), top, per="prefix")
+        coefficients, tokens = unpack(state["keys"][side])
+        np.testing.assert_array_equal(coefficients, best)
+        np.testing.assert_array_equal(tokens, units)
+    np.testing.assert_array_equal(state["active"], (whole > 0).sum(0))
+    assert state["keys"].shape == (2, len(cells), top)
+
+
+def test_experts_of_different_widths_are_refused() -> None:
+    sites = [Site(0, nn.Linear(width, D), expert=number) for number, width in enumerate((4, 5))]
+    with pytest.raises(ModelError, match=r"experts of layer 0 differ in width: \[4, 5\]"):
+        axis_of(sites)
 
 
 def test_experts_are_not_compiled() -> None:

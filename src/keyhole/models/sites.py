@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..cells import Cells, Layer
+from ..errors import ModelError
 from .families import Family, Paths, candidates
 
 Routing = Callable[[tuple[Any, ...]], Tensor]
@@ -89,6 +92,20 @@ def find_sites(blocks: Iterable[nn.Module], family: Family) -> tuple[Site, ...]:
 def of_layer(sites: Sequence[Site], layer: int) -> list[Site]:
     """The sites of a layer: one, or one per expert."""
     return [site for site in sites if site.layer == layer]
+
+
+def axis_of(sites: Sequence[Site]) -> Cells:
+    """The axis of cells that the sites make up, in their order. Layers may differ in width, the experts of a layer may not."""
+    layers = []
+    for layer, inside in groupby(sites, key=lambda site: site.layer):
+        found = list(inside)
+        widths = {site.width for site in found}
+        if len(widths) > 1:
+            raise ModelError(
+                f"The experts of layer {layer} differ in width: {sorted(widths)} cells. Keyhole needs one width."
+            )
+        layers.append(Layer(widths.pop(), experts=0 if found[0].expert is None else len(found), number=layer))
+    return Cells(layers)
 
 
 def locate(sites: Sequence[Site], layer: int, index: int) -> tuple[int, int]:

@@ -32,7 +32,7 @@ from ..store import manifest, unfinished
 from ..store.run import Run
 from ..store.unfinished import AGAIN, Partial
 from .config import ScanConfig, parse_shard
-from .cpu import AnyIndex
+from .contract import Index
 from .plan import Plan, Summary, build, content_hash, unit_of
 from .shard import batches_of, check_memory, finite, index_for, scan_batches, warm_up
 
@@ -251,7 +251,7 @@ def _scan_loaded(job: Job, model: Model, config: ScanConfig, partial: Partial, p
         with finite(model, config):
             _run_batches(model, plan, index, config, partial, progress, stopped)
         scanned = time.time()
-        save_results(index, plan.unit_offsets, partial)
+        save_results(index, plan.unit_offsets, partial, model.layers)
         partial.save_tokenizer(model.encoder.to_str(pretty=True))
         about = _manifest(model, names, config, summary, index.n)
         seconds = {
@@ -352,7 +352,7 @@ def _stamps(names: list[str]) -> list[list[Any]]:
     return [[name, os.stat(name).st_size, os.stat(name).st_mtime_ns] for name in files]
 
 
-def _check_room(path: Path, index: AnyIndex) -> None:
+def _check_room(path: Path, index: Index) -> None:
     """Refuse before the first forward what could not be written after the last."""
     need = int(index.nbytes * 4)  # a checkpoint, its successor, and the finished arrays
     free = shutil.disk_usage(path).free
@@ -366,7 +366,7 @@ def _check_room(path: Path, index: AnyIndex) -> None:
 def _run_batches(
     model: Model,
     plan: Plan,
-    index: AnyIndex,
+    index: Index,
     config: ScanConfig,
     partial: Partial,
     progress: Progress,
@@ -415,13 +415,16 @@ def stop_when_asked() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
-def _checkpoint(partial: Partial, index: AnyIndex, done: int) -> None:
+def _checkpoint(partial: Partial, index: Index, done: int) -> None:
     unfinished.write_checkpoint(partial.checkpoint, {**index.state(), "done": np.array(done)})
 
 
-def save_results(index: AnyIndex, unit_offsets: npt.NDArray[np.int64], partial: Partial) -> None:
+def save_results(index: Index, unit_offsets: npt.NDArray[np.int64], partial: Partial, layers: int) -> None:
     """The index as the arrays of a run, a layer at a time."""
     state = index.state()
+    for name in ("active", "sums", "extremes"):
+        state[name] = state[name].reshape(layers, -1, *state[name].shape[1:])
+    state["keys"] = state["keys"].reshape(len(state["keys"]), layers, -1, state["keys"].shape[-1])
     for name in store.STATISTICS:
         partial.save(name, state[name])
     for side, keys in zip(store.SIDES, state["keys"], strict=False):

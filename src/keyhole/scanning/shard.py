@@ -15,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ..cells import Cells
 from ..common.memory import is_out_of_memory
 from ..common.prefetch import ahead
 from ..errors import ModelError, OutOfMemory, UsageError
 from ..models.model import Model
 from .config import ScanConfig
-from .cpu import AnyIndex, make_index
+from .contract import Index, make_index
 from .plan import Plan, PlannedBatch
 
 WARM_UP = (12, 24, 48, 96)
@@ -38,11 +39,15 @@ def batches_of(plan: Plan, shard: tuple[int, int] | None) -> range:
     return range(number - 1, len(plan), of)
 
 
-def index_for(model: Model, config: ScanConfig, unit_offsets: npt.NDArray[np.int64] | None = None) -> AnyIndex:
+def cells_of(model: Model) -> Cells:
+    return Cells.of_widths([model.cells] * model.layers)
+
+
+def index_for(model: Model, config: ScanConfig, unit_offsets: npt.NDArray[np.int64] | None = None) -> Index:
     """An empty index for a scan. `unit_offsets`: where a unit may come in several windows."""
     return make_index(
-        [model.values(layer).device for layer in range(model.layers)],
-        model.cells,
+        [site.device for site in model.sites],
+        cells_of(model),
         config.top,
         signed=model.signed,
         per=config.per,
@@ -83,7 +88,7 @@ def warm_up(model: Model, config: ScanConfig, enough: Callable[[], bool]) -> Non
             runner.index.flush()
 
 
-def scan_batches(model: Model, plan: Plan, index: AnyIndex, config: ScanConfig, numbers: range) -> Iterator[int]:
+def scan_batches(model: Model, plan: Plan, index: Index, config: ScanConfig, numbers: range) -> Iterator[int]:
     """Run batches through the model into the index; yields each batch's number when it is in (a GPU may still work).
 
     The next batches are prepared meanwhile, and nothing here waits for a device: what is wrong with a coefficient may be
@@ -136,7 +141,7 @@ class _Ready:
 class _Runner:
     """Batches through the model into the index; where memory runs out, in halves."""
 
-    def __init__(self, model: Model, index: AnyIndex, config: ScanConfig) -> None:
+    def __init__(self, model: Model, index: Index, config: ScanConfig) -> None:
         self.model, self.index, self.config = model, index, config
         self.most = sys.maxsize
         """tokens, padding included, that are known to be too many"""
@@ -154,7 +159,7 @@ class _Runner:
 
         def sink(site: int, x: torch.Tensor, tokens: torch.Tensor | None) -> None:
             if site not in done:
-                self.index.update(site, x, ready.candidates)
+                self.index.update(site, x, ready.candidates, tokens)
                 now.add(site)
 
         windows = len(ready.batch.windows)
