@@ -76,6 +76,7 @@ def with_experts() -> Model:
             Site(1, module, expert=number, routing=lambda args: args[1]) for number, module in enumerate(experts.down)
         ]
         model.sites = (model.sites[0], *routed, model.sites[2])
+        model.cells = axis_of(model.sites)
         model.family = replace(model.family, ff_norm="mlp")  # what reaches the residual is the sum of the experts
     return model
 
@@ -163,11 +164,8 @@ def test_an_edit_acts_on_an_experts_cell_at_its_positions() -> None:
     number, inside = locate(model.sites, 1, (site - 1) * WIDTH + cell)
     assert (number, inside) == (site, cell)
     edited: dict[int, tuple[Tensor, Tensor | None]] = {}
-    # an edit of a cell is checked against the axis, which a model rebuilt by hand does not have: its taps are made directly
-    from keyhole.models.intervene import _taps
-
     edit = Edit(1, (site - 1) * WIDTH + cell, 3.0, (token % 8,))
-    with tapped(model, _taps(model, [edit], 0)):
+    with applied(model, [edit], 0):
         model.run(ids, lambda site, x, tokens: edited.update({site: (x.clone(), tokens)}))
     expected = plain[site][0].clone()
     for row, each in enumerate(tokens.tolist()):
@@ -179,7 +177,7 @@ def test_an_edit_acts_on_an_experts_cell_at_its_positions() -> None:
 
 def test_experts_through_taps_into_an_index_equal_brute_force() -> None:
     model, top = with_experts(), 4
-    cells = axis_of(model.sites)
+    cells = model.cells
     assert [layer.experts for layer in cells.layers] == [0, EXPERTS, 0]
     assert cells.address(cells.place(1, 2 * WIDTH + 3)) == "L1.E2.3"
     index = make_index([site.device for site in model.sites], cells, top, signed=True, per="prefix", context=16)

@@ -24,7 +24,7 @@ from ..inputs.kinds import CAUSAL_TEXT, Kind
 from ..store.vocabulary import Vocabulary
 from .families import family_of
 from .patches import attention_for, own_attention, without_looking
-from .sites import blocks_of, find_sites, module_at, of_layer
+from .sites import axis_of, blocks_of, find_sites, module_at, of_layer
 from .taps import Sink, Taps, every_token, join_experts, tapped
 
 if TYPE_CHECKING:
@@ -80,12 +80,9 @@ class Model:
             raise ProofFailed(
                 f"{source} says it is a '{self.config.model_type}' but has no module at the family's path: {missing}."
             ) from None
-        widths = {site.width for site in self.sites}
-        if len(widths) != 1:
-            raise ModelError(
-                f"{source} has layers of different widths ({sorted(widths)} cells); Keyhole needs one width."
-            )
-        self.layers, self.cells = len(self.blocks), widths.pop()
+        self.cells = axis_of(self.sites)
+        """the axis of its cells; layers may differ in width"""
+        self.layers = len(self.blocks)
 
     # What the model is
 
@@ -234,7 +231,10 @@ class Model:
         return Batch(torch.from_numpy(ids), n_special)
 
     def coefficients(self, text: str, *, bos: bool = True) -> Tensor:
-        """The memory coefficients of a short text: [layers, tokens, cells], float32, special tokens left out."""
+        """The memory coefficients of a short text: [tokens, cells], float32, special tokens left out.
+
+        `model.cells` says which of the cells are a layer's: `[:, model.cells.span(3)]`.
+        """
         (ids,) = self.tokenize([text])
         if not ids:
             raise UsageError(f"The text {text!r} has no tokens.")
@@ -249,7 +249,7 @@ class Model:
             kept[site] = every_token(x, tokens, count)[batch.n_special :].float().cpu()
 
         self.run(batch.ids, keep)
-        return torch.stack(join_experts(self, kept))
+        return torch.cat(join_experts(self, kept), 1)
 
     def __repr__(self) -> str:
-        return f"<keyhole.Model {self.source}: {self.config.model_type}, {self.layers} layers × {self.cells} cells>"
+        return f"<keyhole.Model {self.source}: {self.config.model_type}, {self.cells.summary}>"

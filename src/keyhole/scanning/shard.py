@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ..cells import Cells
 from ..common.memory import is_out_of_memory
 from ..common.prefetch import ahead
 from ..errors import ModelError, OutOfMemory, UsageError
@@ -39,15 +38,11 @@ def batches_of(plan: Plan, shard: tuple[int, int] | None) -> range:
     return range(number - 1, len(plan), of)
 
 
-def cells_of(model: Model) -> Cells:
-    return Cells.of_widths([model.cells] * model.layers)
-
-
 def index_for(model: Model, config: ScanConfig, unit_offsets: npt.NDArray[np.int64] | None = None) -> Index:
     """An empty index for a scan. `unit_offsets`: where a unit may come in several windows."""
     return make_index(
         [site.device for site in model.sites],
-        cells_of(model),
+        model.cells,
         config.top,
         signed=model.signed,
         per=config.per,
@@ -59,14 +54,14 @@ def index_for(model: Model, config: ScanConfig, unit_offsets: npt.NDArray[np.int
 
 def check_memory(model: Model, config: ScanConfig) -> None:
     """Refuse lists of triggers that this machine's memory cannot hold, before anything is allocated."""
-    need = 8 * config.top * model.layers * model.cells * (2 if model.signed else 1)
+    need = 8 * config.top * len(model.cells) * (2 if model.signed else 1)
     try:
         there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):  # a system that does not say how much it has
         return
     if 2 * need > there:  # the lists, and a copy while a checkpoint or the run is written
         raise UsageError(
-            f"--top {config.top:,} needs {2 * need / 1e9:,.1f} GB for {model.layers * model.cells:,} cells, and this machine "
+            f"--top {config.top:,} needs {2 * need / 1e9:,.1f} GB for {len(model.cells):,} cells, and this machine "
             f"has {there / 1e9:,.1f} GB. Keep fewer triggers."
         )
 
