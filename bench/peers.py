@@ -55,6 +55,7 @@ def prepare(folder: Path, tokens: int, top: int, per: str) -> None:
 
     from keyhole import demo
     from keyhole.models.checkpoints import from_gguf
+    from keyhole.scanning.contract import Windows
     from keyhole.scanning.cpu import candidates
     from keyhole.scanning.shard import ScanConfig
 
@@ -68,11 +69,9 @@ def prepare(folder: Path, tokens: int, top: int, per: str) -> None:
         batch = model.batch(planned.windows)
         lengths = np.fromiter(map(len, planned.windows), np.int64)
         columns = batch.ids.shape[1]
-        picked = candidates(columns, batch.starts, lengths, planned.old, planned.first_tokens, per)
-        rows = picked.index.numpy().reshape(-1, picked.groups * picked.size)
-        # the token index of each candidate, read off its place in the batch
-        window, column = np.divmod(rows, columns)
-        places = planned.first_tokens[window] + column - batch.starts
+        windows = Windows.of(columns, batch.starts, lengths, planned.old, planned.first_tokens)
+        picked = candidates(windows, per)
+        rows, places = (each.reshape(-1, picked.width) for each in (picked.index.numpy(), picked.tokens))
         np.savez(folder / f"batch-{number}.npz", ids=batch.ids.numpy(), rows=rows, tokens=places)
     np.save(folder / "windows.npy", np.sort(np.concatenate(first)))
     about = {
@@ -120,10 +119,11 @@ class Keyhole:
         self.config = ScanConfig.from_dict(about["config"])
 
     def start(self) -> None:
-        from keyhole.scanning.cpu import Index
+        from keyhole.scanning.cpu import CpuIndex
+        from keyhole.scanning.shard import cells_of
 
         model, config = self.model, self.config
-        self.index = Index(model.layers, model.cells, config.top, signed=model.signed, per=config.per)
+        self.index = CpuIndex(cells_of(model), config.top, signed=model.signed, per=config.per)
 
     def run(self, number: int, batch: dict[str, Any]) -> None:
         from keyhole.scanning.shard import scan_batches
@@ -134,7 +134,8 @@ class Keyhole:
     def finish(self) -> Lists:
         from keyhole.kernels.order import unpack
 
-        return unpack(self.index.state()["keys"])
+        keys = self.index.state()["keys"]
+        return unpack(keys.reshape(len(keys), self.model.layers, -1, keys.shape[-1]))
 
 
 class TopK:

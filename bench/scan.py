@@ -27,10 +27,10 @@ import torch
 from common import demo_model, machine, plan_for
 
 from keyhole import demo
-from keyhole.scanning.cpu import Index
+from keyhole.scanning.cpu import CpuIndex
 from keyhole.scanning.plan import Plan, Summary
 from keyhole.scanning.scan import save_results
-from keyhole.scanning.shard import ScanConfig, scan_batches
+from keyhole.scanning.shard import ScanConfig, cells_of, scan_batches
 from keyhole.store.unfinished import Partial, PlanFiles
 
 
@@ -63,7 +63,7 @@ class Contenders:
         files = PlanFiles(folder / "x.partial")
         self.plan, self.top, self.repeats = Plan(files, Summary(**files.read())), top, repeats
         self.folder = folder
-        self.indexes: dict[str, list[Index]] = {}
+        self.indexes: dict[str, list[CpuIndex]] = {}
         self.scans: dict[str, list[Iterator[int]]] = {}
         self.usual = [TopKPerLayer(self.model.layers, top) for _ in range(repeats)]
         self.model.forward(self.model.batch(self.plan[0].windows).ids)
@@ -77,8 +77,8 @@ class Contenders:
     def sentence(self, number: int, turn: int, per: str = "sentence") -> float:
         if per not in self.scans:
             config = ScanConfig(top=self.top, per=per).resolve(self.model)
-            size = (self.model.layers, self.model.cells, self.top)
-            self.indexes[per] = [Index(*size, signed=self.model.signed, per=per) for _ in range(self.repeats)]
+            cells, signed = cells_of(self.model), self.model.signed
+            self.indexes[per] = [CpuIndex(cells, self.top, signed=signed, per=per) for _ in range(self.repeats)]
             self.scans[per] = [
                 scan_batches(self.model, self.plan, index, config, range(len(self.plan))) for index in self.indexes[per]
             ]
@@ -103,9 +103,11 @@ class Contenders:
     def files(self, number: int, turn: int) -> float:
         """Write the run; where `torch.topk` found lists too, they must be the same."""
         partial = Partial(self.folder / "x")
-        seconds = timed(lambda: save_results(self.indexes["sentence"][0], self.plan.unit_offsets, partial))
+        seconds = timed(
+            lambda: save_results(self.indexes["sentence"][0], self.plan.unit_offsets, partial, self.model.layers)
+        )
         if "prefix" in self.indexes:
-            save_results(self.indexes["prefix"][0], self.plan.unit_offsets, partial)
+            save_results(self.indexes["prefix"][0], self.plan.unit_offsets, partial, self.model.layers)
             found = np.nan_to_num(np.load(partial.path / "coefficients.npy"))
             for layer in range(self.model.layers):
                 expected = self.usual[0].lists[0][layer]

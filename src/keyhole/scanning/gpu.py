@@ -74,7 +74,7 @@ class Rows:
         """The positions on a device, and a table whose first two rows are to be filled with entries."""
         if device not in self.routed_tables:
             positions = self.positions.to(device, non_blocking=True)
-            self.routed_tables[device] = positions, self.table.to(device, non_blocking=True)
+            self.routed_tables[device] = positions, self.table.to(device, non_blocking=True, copy=True)
         return self.routed_tables[device]
 
 
