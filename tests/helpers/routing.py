@@ -97,17 +97,17 @@ class Routed:
         x = rng.choice(
             [0.0, JUNK] if not self.signed else [-JUNK, JUNK], (len(windows), columns, span.stop - span.start)
         )
-        seen = rng.random((len(windows), columns)) < self.share
+        routed = rng.random((len(windows), columns)) < self.share
         for row, window in enumerate(windows):
-            first, length, old = self.first[window], self.lengths[window], self.seen_before[window]
-            x[row, self.n_special + old : self.n_special + length] = self.values[first + old : first + length, span]
-            seen[row, self.n_special : self.n_special + length] = self.seen_by[first : first + length, site]
+            first, length, seen = self.first[window], self.lengths[window], self.seen_before[window]
+            x[row, self.n_special + seen : self.n_special + length] = self.values[first + seen : first + length, span]
+            routed[row, self.n_special : self.n_special + length] = self.seen_by[first : first + length, site]
         given = torch.from_numpy(x).to(device(), self.dtype)
         if site in (0, len(CELLS.sites) - 1):
             if not always_tokens:
                 return given, None
-            seen[:] = True
-        tokens = torch.from_numpy(np.flatnonzero(seen.ravel())).to(device())
+            routed[:] = True
+        tokens = torch.from_numpy(np.flatnonzero(routed.ravel())).to(device())
         return given.reshape(-1, x.shape[-1])[tokens], tokens
 
     def expected(self, top: int, per: str, *, grouped: bool) -> dict[str, np.ndarray]:
@@ -123,8 +123,10 @@ class Routed:
         for site in self.sites:
             span = CELLS.sites[site]
             tokens, units = [], []
-            for window, (first, length, old) in enumerate(zip(self.first, self.lengths, self.seen_before, strict=True)):
-                for token in range(first + old, first + length):
+            for window, (first, length, seen) in enumerate(
+                zip(self.first, self.lengths, self.seen_before, strict=True)
+            ):
+                for token in range(first + seen, first + length):
                     if self.seen_by[token, site]:
                         tokens.append(token)
                         units.append(window // 2 if grouped else window)
