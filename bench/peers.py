@@ -54,7 +54,7 @@ def prepare(folder: Path, tokens: int, top: int, per: str) -> None:
     from common import demo_model, machine, plan_for
 
     from keyhole import demo
-    from keyhole.models.checkpoints import from_gguf
+    from keyhole.models.gguf import convert
     from keyhole.scanning.contract import Windows
     from keyhole.scanning.cpu import candidates
     from keyhole.scanning.shard import ScanConfig
@@ -69,19 +69,19 @@ def prepare(folder: Path, tokens: int, top: int, per: str) -> None:
         batch = model.batch(planned.windows)
         lengths = np.fromiter(map(len, planned.windows), np.int64)
         columns = batch.ids.shape[1]
-        windows = Windows.of(columns, batch.starts, lengths, planned.old, planned.first_tokens)
+        windows = Windows.of(columns, batch.n_special, lengths, planned.old, planned.first_tokens)
         picked = candidates(windows, per)
         rows, places = (each.reshape(-1, picked.width) for each in (picked.index.numpy(), picked.tokens))
         np.savez(folder / f"batch-{number}.npz", ids=batch.ids.numpy(), rows=rows, tokens=places)
     np.save(folder / "windows.npy", np.sort(np.concatenate(first)))
     about = {
-        "model": str(from_gguf(demo.model_file())),
+        "model": str(convert(demo.model_file())),
         "machine": machine(),
         "batches": len(plan),
         "summary": vars(plan.summary),
         "config": vars(config),
         "layers": model.layers,
-        "cells": model.cells,
+        "cells": model.cells.sizes,
     }
     (folder / "about.json").write_text(json.dumps(about))
 
@@ -120,10 +120,9 @@ class Keyhole:
 
     def start(self) -> None:
         from keyhole.scanning.cpu import CpuIndex
-        from keyhole.scanning.shard import cells_of
 
         model, config = self.model, self.config
-        self.index = CpuIndex(cells_of(model), config.top, signed=model.signed, per=config.per)
+        self.index = CpuIndex(model.cells, config.top, signed=model.signed, per=config.per)
 
     def run(self, number: int, batch: dict[str, Any]) -> None:
         from keyhole.scanning.shard import scan_batches

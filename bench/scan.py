@@ -30,7 +30,7 @@ from keyhole import demo
 from keyhole.scanning.cpu import CpuIndex
 from keyhole.scanning.plan import Plan, Summary
 from keyhole.scanning.scan import save_results
-from keyhole.scanning.shard import ScanConfig, cells_of, scan_batches
+from keyhole.scanning.shard import ScanConfig, scan_batches
 from keyhole.store.unfinished import Partial, PlanFiles
 
 
@@ -77,7 +77,7 @@ class Contenders:
     def sentence(self, number: int, turn: int, per: str = "sentence") -> float:
         if per not in self.scans:
             config = ScanConfig(top=self.top, per=per).resolve(self.model)
-            cells, signed = cells_of(self.model), self.model.signed
+            cells, signed = self.model.cells, self.model.signed
             self.indexes[per] = [CpuIndex(cells, self.top, signed=signed, per=per) for _ in range(self.repeats)]
             self.scans[per] = [
                 scan_batches(self.model, self.plan, index, config, range(len(self.plan))) for index in self.indexes[per]
@@ -93,26 +93,24 @@ class Contenders:
         columns = batch.ids.shape[1]
         rows = np.concatenate(
             [
-                row * columns + batch.starts + np.arange(old, len(window))
+                row * columns + batch.n_special + np.arange(old, len(window))
                 for row, (window, old) in enumerate(zip(planned.windows, planned.old, strict=True))
             ]
         )
         picked, lists = torch.from_numpy(rows), self.usual[turn]
-        return timed(lambda: self.model.run(batch.ids, lambda layer, x: lists.update(layer, x, picked)))
+        return timed(lambda: self.model.run(batch.ids, lambda site, x, tokens: lists.update(site, x, picked)))
 
     def files(self, number: int, turn: int) -> float:
         """Write the run; where `torch.topk` found lists too, they must be the same."""
         partial = Partial(self.folder / "x")
-        seconds = timed(
-            lambda: save_results(self.indexes["sentence"][0], self.plan.unit_offsets, partial, self.model.layers)
-        )
+        seconds = timed(lambda: save_results(self.indexes["sentence"][0], self.plan.unit_offsets, partial))
         if "prefix" in self.indexes:
-            save_results(self.indexes["prefix"][0], self.plan.unit_offsets, partial, self.model.layers)
+            save_results(self.indexes["prefix"][0], self.plan.unit_offsets, partial)
             found = np.nan_to_num(np.load(partial.path / "coefficients.npy"))
             for layer in range(self.model.layers):
                 expected = self.usual[0].lists[0][layer]
                 assert expected is not None
-                np.testing.assert_array_equal(found[layer], expected.clamp_min(0).T.numpy())
+                np.testing.assert_array_equal(found[self.model.cells.span(layer)], expected.clamp_min(0).T.numpy())
         return seconds
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..cells import Cells
 from ..common.files import copy_file, disk_errors
 from ..errors import ShardError
 from ..kernels.order import UNFILLED, Keys, one_per_group, pack
@@ -52,7 +51,7 @@ def merge_into(partial: Partial, runs: list[Run], log: dict[str, Any]) -> None:
     for name in (*(f"{each}.npy" for each in store.CORPUS), "tokenizer.json"):
         copy_file(first.path / name, partial.path / name)
     index = _merged(runs)
-    save_results(index, first.unit_offsets, partial, first.layers)
+    save_results(index, first.unit_offsets, partial)
     about = {key: value for key, value in first.manifest.items() if key not in ("files", "checksum")}
     about["config"] = {**about["config"], "shard": None}
     about["corpus"] = {**about["corpus"], "scanned_prefixes": index.n}
@@ -93,21 +92,18 @@ def _check_shards(runs: list[Run]) -> None:
 def _merged(runs: list[Run]) -> CpuIndex:
     first = runs[0]
     offsets = first.unit_offsets
-    cells = Cells.of_widths([first.cells] * first.layers)
-    index = CpuIndex(cells, first.top, signed=first.signed)
+    index = CpuIndex(first.cells, first.top, signed=first.signed)
     split = first.manifest["corpus"]["split_units"] and first.manifest["config"]["per"] == "sentence"
     for run in runs:  # one after the other: every open array takes a file descriptor
-        sides = store.SIDES[: 2 if run.signed else 1]
-        triggers = [[store.load_array(run.path, name + side) for name in store.TRIGGERS] for side in sides]
+        triggers = [[store.load_array(run.path, name) for name in store.side_names(n)] for n in store.sides(run.signed)]
         for layer in range(first.layers):
-            new = np.stack([_keys(m[layer], units[layer], at[layer], offsets) for m, units, at in triggers])
-            span = cells.span(layer)
+            span = first.cells.span(layer)
+            new = np.stack([_keys(m[span], units[span], at[span], offsets) for m, units, at in triggers])
             rows = np.concatenate([index.keys[:, span], new], axis=-1)
             if split:
                 rows = one_per_group(rows, unit_of(offsets, rows & 0xFFFFFFFF))
             index.keys[:, span] = np.sort(rows, axis=-1)[..., : first.top]
-        stored = (store.load_array(run.path, name) for name in store.STATISTICS)
-        active, sums, extremes = (array.reshape(-1, *array.shape[2:]) for array in stored)
+        active, sums, extremes = (store.load_array(run.path, name) for name in store.STATISTICS)
         index.n += int(run.manifest["corpus"]["scanned_prefixes"])
         index.active += active
         add_integers(index.sums, sums)
