@@ -83,7 +83,7 @@ def slow(self, ids):
     time.sleep(0.3)
     forward(self, ids)
 models.Model.forward = slow
-from keyhole.processes import child
+from keyhole.scanning.engines.processes import child
 child()
 """
 PARENT = """
