@@ -2,10 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-# pytest's processes: one per core, at most four. The tests of a file run in one of them; tests/conftest.py orders the files
-WORKERS := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
-
-.PHONY: demo check test bench bench-peers lint browser clean
+.PHONY: demo test bench bench-peers lint browser clean
 
 # torch first, at the pinned version: asked for on its own it resolves to the build that fits the machine
 .venv/ready: pyproject.toml constraints.txt
@@ -19,6 +16,10 @@ WORKERS := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 demo: .venv/ready
 	$(BIN)/keyhole demo
 
+# pytest's processes: one per core, at most four. The tests of a file run in one of them; tests/conftest.py orders the files
+WORKERS := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
+.PHONY: check
 check: lint
 	$(BIN)/python -m pytest $(WORKERS) -m 'not slow'
 
@@ -36,8 +37,8 @@ browser:
 lint: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/mypy
 
 bench: .venv/ready
 	$(BIN)/python bench/scan.py

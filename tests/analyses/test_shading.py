@@ -56,6 +56,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "options"), CASES)
 def test_every_shade_is_the_coefficient_of_its_prefix(
     family: str, options: dict[str, Any], corpus: Path, monkeypatch: pytest.MonkeyPatch

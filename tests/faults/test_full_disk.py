@@ -70,6 +70,7 @@ def content(run: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(run.iterdir()) if path.name != "log.json"}
 
 
+@pytest.mark.slow(seconds=2)
 def test_a_scan_on_a_disk_that_fills_at_any_write(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "CHECKPOINT_SECONDS", 0.0)
     monkeypatch.setattr(engine, "CHECKPOINT_SHARE", 1e9)
@@ -85,6 +86,7 @@ def test_a_scan_on_a_disk_that_fills_at_any_write(text: Path, tmp_path: Path, mo
         assert content(keyhole.scan(model, [text], out=out, resume=True, **OPTIONS).path) == whole
 
 
+@pytest.mark.slow(seconds=3)
 def test_an_analysis_on_a_disk_that_fills_at_any_write(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

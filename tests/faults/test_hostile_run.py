@@ -75,6 +75,7 @@ def invoke(*args: object) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.slow(seconds=2)
 def test_a_run_from_elsewhere_names_its_model_and_nothing_is_loaded(run: Path, model: str, marker: Path) -> None:
     reseal(run, trusting)
     arm(model)
@@ -181,6 +182,7 @@ def test_a_merge_is_ones_own_if_all_its_parts_are(text: Path, tmp_path: Path) ->
 HOSTILE: list[Any] = [None, True, -1, 0, 10**30, 1.5, float("nan"), "", "x", "\x1b[31m", [], [1], {}, {"a": 1}, [[[]]]]
 
 
+@pytest.mark.slow(seconds=2)
 def test_no_value_of_a_manifest_leads_to_anything_but_a_plain_refusal(run: Path, tmp_path: Path) -> None:
     original = (run / "manifest.json").read_text()
     about = json.loads(original)

@@ -61,6 +61,7 @@ def images_of(disk: Disk, work: Any, monkeypatch: pytest.MonkeyPatch) -> list[tu
     return found
 
 
+@pytest.mark.slow(seconds=3)
 def test_a_scan_cut_anywhere_resumes_to_the_same_bytes_or_says_what_is_damaged(
     text: Path, tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,6 +115,7 @@ def test_a_first_analysis_cut_anywhere_leaves_no_damage(
     assert absent > 2
 
 
+@pytest.mark.slow(seconds=3)
 def test_an_analysis_cut_anywhere_leaves_each_table_as_it_was_or_as_it_will_be(
     text: Path, tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -172,6 +172,7 @@ MISTAKES: dict[str, list[str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*COMMANDS, *MISTAKES])
 def test_every_command_over_a_hostile_run(
     name: str, place: Path, forged: Path, monkeypatch: pytest.MonkeyPatch
@@ -214,6 +215,7 @@ def test_any_field_of_the_manifest(field: str, forged: Path, monkeypatch: pytest
         assert_harmless(seen, terminal=True)
 
 
+@pytest.mark.slow(seconds=2)
 def test_scan_analyze_verify_merge_and_export(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that draw progress bars: moving the cursor is theirs, anything else is nobody's."""
     model, text = (next(p for p in place.iterdir() if p.name.startswith(start)) for start in ("mo", "te"))
@@ -252,6 +254,7 @@ def test_a_progress_bar_takes_no_markup(monkeypatch: pytest.MonkeyPatch) -> None
     assert "\u202e" not in err.getvalue()
 
 
+@pytest.mark.slow
 def test_the_demo_over_a_hostile_run(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = the_run(place)
     monkeypatch.setattr(demo, "check_installed", lambda: None)
@@ -308,6 +311,7 @@ def strict(text: str) -> Any:
     return json.loads(text, parse_constant=refuse)
 
 
+@pytest.mark.slow
 def test_json_is_strict(place: Path, forged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = the_run(place)
     rows = strict(piped(monkeypatch, "table", path, "cases", "--json")[1])
@@ -358,6 +362,7 @@ def test_every_character_that_acts_is_made_visible() -> None:
 # Pages
 
 
+@pytest.mark.slow(seconds=3)
 def test_a_page_of_a_forged_run_runs_nothing(forged: Path) -> None:
     """Script tags, quotes and ends of elements in every text of manifest, tables and notes stay text."""
     from pages import Page, read

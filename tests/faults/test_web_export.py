@@ -107,6 +107,7 @@ def test_another_page_with_the_same_names_is_no_export(run: keyhole.Run, tmp_pat
     assert "no export" in str(refusal(run, tmp_path / "site"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("there", ["nothing", "empty", "export"])
 def test_what_a_link_leads_to_is_written(run: keyhole.Run, exported: Path, tmp_path: Path, there: str) -> None:
     target, link = tmp_path / "disk" / "target", tmp_path / "link"
@@ -174,6 +175,7 @@ def fails_at(target: str, number: int) -> Callable[..., Any]:
     return failing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("step", ["_flush", "_put_in_place"])
 @pytest.mark.parametrize("there", [False, True])
@@ -196,6 +198,7 @@ def test_a_failure_at_the_end_leaves_nothing_but_what_was(
     assert tree(tmp_path) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("swaps", [True, False])
 def test_an_export_is_replaced_with_and_without_swapping(
     run: keyhole.Run, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swaps: bool

@@ -56,6 +56,7 @@ def whole(text: Path, tmp_path: Path) -> dict[str, bytes]:
 # Shards
 
 
+@pytest.mark.slow(seconds=6)
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     count=st.integers(1, 15),
@@ -336,6 +337,7 @@ def test_too_little_room_is_told_before_the_first_forward(
         keyhole.scan(tiny("llama"), [text], out=tmp_path / "run", **OPTIONS)
 
 
+@pytest.mark.slow(seconds=5)
 def test_a_real_full_disk(text: Path, tmp_path: Path) -> None:
     """A limit on file size stands in for a full disk where a write fails half way."""
     code = (

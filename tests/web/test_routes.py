@@ -402,6 +402,7 @@ def test_the_demo_ends_with_the_explorer_where_someone_can_look(
     assert asked == [run] * served
 
 
+@pytest.mark.slow
 def test_warmed_up_answers_are_the_same(run: keyhole.Run) -> None:
     warm, cold = Explorer(run), Explorer(run)
     with web.warming(warm):
@@ -410,6 +411,7 @@ def test_warmed_up_answers_are_the_same(run: keyhole.Run) -> None:
     assert "run.json" in warm._kept
 
 
+@pytest.mark.slow(seconds=2)
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_keyhole_serve(run: keyhole.Run, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "keyhole.cli", "serve", str(run.path), "--no-open", "--port", "0"]
