@@ -55,8 +55,8 @@ def prepare(folder: Path, tokens: int, top: int, per: str) -> None:
 
     from keyhole import demo
     from keyhole.models.checkpoints import from_gguf
+    from keyhole.scanning.config import ScanConfig
     from keyhole.scanning.cpu import candidates
-    from keyhole.scanning.shard import ScanConfig
 
     model = demo_model()
     config = ScanConfig(top=top, per=per).resolve(model)
@@ -68,7 +68,7 @@ def prepare(folder: Path, tokens: int, top: int, per: str) -> None:
         batch = model.batch(planned.windows)
         lengths = np.fromiter(map(len, planned.windows), np.int64)
         columns = batch.ids.shape[1]
-        picked = candidates(columns, batch.starts, lengths, planned.old, planned.first_tokens, per)
+        picked = candidates(columns, batch.starts, lengths, planned.seen_before, planned.first_tokens, per)
         rows = picked.index.numpy().reshape(-1, picked.groups * picked.size)
         # the token index of each candidate, read off its place in the batch
         window, column = np.divmod(rows, columns)
@@ -111,8 +111,8 @@ class Keyhole:
         from transformers import AutoTokenizer
 
         from keyhole.models.model import Model
+        from keyhole.scanning.config import ScanConfig
         from keyhole.scanning.plan import Plan, Summary
-        from keyhole.scanning.shard import ScanConfig
         from keyhole.store.unfinished import PlanFiles
 
         self.model = Model(lm, AutoTokenizer.from_pretrained(about["model"]), source=about["model"])
@@ -126,7 +126,7 @@ class Keyhole:
         self.index = Index(model.layers, model.cells, config.top, signed=model.signed, per=config.per)
 
     def run(self, number: int, batch: dict[str, Any]) -> None:
-        from keyhole.scanning.shard import scan_batches
+        from keyhole.scanning.runner import scan_batches
 
         for _ in scan_batches(self.model, self.plan, self.index, self.config, range(number, number + 1)):
             pass

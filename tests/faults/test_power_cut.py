@@ -14,7 +14,7 @@ from power import MODES, Disk, lay_out
 
 import keyhole
 from keyhole.errors import RunError
-from keyhole.scanning import scan as engine
+from keyhole.scanning import shard
 from keyhole.store import layout as store
 from keyhole.store.values import Values, available
 
@@ -54,8 +54,8 @@ def images_of(disk: Disk, work: Any, monkeypatch: pytest.MonkeyPatch) -> list[tu
                 found.append((mode, image))
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "CHECKPOINT_SECONDS", 0.0)
-        patch.setattr(engine, "CHECKPOINT_SHARE", 1e9)
+        patch.setattr(shard, "CHECKPOINT_SECONDS", 0.0)
+        patch.setattr(shard, "CHECKPOINT_SHARE", 1e9)
         disk.watch(patch, step)
         work()
     return found
@@ -79,7 +79,7 @@ def test_a_scan_cut_anywhere_resumes_to_the_same_bytes_or_says_what_is_damaged(
         if number % 3 and number < len(states) - 12:  # every third, and the last steps
             continue
         lay_out(image, tmp_path / "after")
-        with_checkpoint += bool(image.get("run.partial/plan/checkpoint.npz"))
+        with_checkpoint += bool(image.get("run.partial/plan/1-of-1.checkpoint.npz"))
         try:
             run = keyhole.scan(model, [text], out=tmp_path / "after" / "run", resume=True, **OPTIONS)
         except RunError:

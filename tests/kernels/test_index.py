@@ -20,8 +20,8 @@ from keyhole.kernels.index import PARTIALS, read_plain, settle_plain
 from keyhole.kernels.order import UNFILLED, brute_force, pack, unpack
 from keyhole.models import patches as quiet
 from keyhole.models.model import Model
+from keyhole.scanning import runner
 from keyhole.scanning import scan as engine
-from keyhole.scanning import shard
 from keyhole.scanning.cpu import FRACTION, Index, candidates, make_index
 from keyhole.scanning.gpu import LONG_ROWS, SHORT_ROWS, GpuIndex, Rows, Tiling
 
@@ -449,14 +449,14 @@ def test_the_loop_does_not_wait_for_the_card(text: Path, tmp_path: Path, monkeyp
     model = on_card("gpt2", torch.bfloat16)
     options = {"top": 5, "unit": "line", "batch_tokens": 60}
     keyhole.scan(model, [text], out=tmp_path / "warm", **options)  # type: ignore[arg-type]
-    run = shard._Runner.run
+    run = runner.Runner.run
 
-    def strict(self: shard._Runner, *args: object) -> None:
+    def strict(self: runner.Runner, *args: object) -> None:
         torch.cuda.set_sync_debug_mode("error")
         try:
             run(self, *args)  # type: ignore[arg-type]
         finally:
             torch.cuda.set_sync_debug_mode("default")
 
-    monkeypatch.setattr(shard._Runner, "run", strict)
+    monkeypatch.setattr(runner.Runner, "run", strict)
     keyhole.scan(model, [text], out=tmp_path / "run", **options)  # type: ignore[arg-type]

@@ -35,9 +35,10 @@ from keyhole.errors import (
     ShardError,
 )
 from keyhole.scanning import cpu as kernels
-from keyhole.scanning import scan as engine
+from keyhole.scanning import scan as scanning
+from keyhole.scanning import shard
+from keyhole.store import checkpoint, unfinished
 from keyhole.store import layout as store
-from keyhole.store import unfinished
 
 OPTIONS = {"top": 4, "unit": "line", "batch_tokens": 60}
 
@@ -45,6 +46,11 @@ OPTIONS = {"top": 4, "unit": "line", "batch_tokens": 60}
 def content(run: Path) -> dict[str, bytes]:
     """Every file of a run but the log, which says when."""
     return {path.name: path.read_bytes() for path in sorted(run.iterdir()) if path.name != "log.json"}
+
+
+def checkpoint_of(out: Path) -> Path:
+    """The checkpoint of an unfinished scan in one process."""
+    return unfinished.Partial(out).path / "plan" / "1-of-1.checkpoint.npz"
 
 
 @pytest.fixture
@@ -116,14 +122,15 @@ import time
 import torch
 import keyhole
 from families import tiny
-from keyhole import engine, models
-engine.CHECKPOINT_SECONDS = 0.0
-engine.CHECKPOINT_SHARE = 1e9
-slow = models.Model.forward
+from keyhole.models.model import Model
+from keyhole.scanning import shard
+shard.CHECKPOINT_SECONDS = 0.0
+shard.CHECKPOINT_SHARE = 1e9
+slow = Model.forward
 def forward(self, ids):
     time.sleep(0.08)
     slow(self, ids)
-models.Model.forward = forward
+Model.forward = forward
 torch.set_num_threads(1)  # as the tests: the number of threads decides rounding
 model = tiny("llama")
 print("ready", flush=True)
@@ -148,7 +155,7 @@ def test_kill_at_any_moment_then_resume_gives_the_same_bytes(
             process.kill()
             process.communicate()
             kills += 1
-            resumed_from_checkpoint += unfinished.Partial(out).checkpoint.exists()
+            resumed_from_checkpoint += checkpoint_of(out).exists()
         else:
             assert process.communicate()[0] == "done\n"
             break
@@ -183,20 +190,20 @@ def test_ctrl_c_saves_what_is_done(
         with pytest.raises(Interrupted, match="Stopped after 3 of .* --resume"):
             keyhole.scan(tiny("llama"), [text], out=out, **OPTIONS)
     assert signal.getsignal(signal.SIGINT) is before
-    assert int(np.load(unfinished.Partial(out).checkpoint)["done"]) == 3
+    assert int(np.load(checkpoint_of(out))["done"]) == 3
     assert content(keyhole.scan(tiny("llama"), [text], out=out, resume=True, **OPTIONS).path) == whole
 
 
 def test_ctrl_c_while_results_are_written_loses_nothing(
     text: Path, tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save = engine.save_results
+    save = scanning.save_results
 
     def stop_and_save(*args: object) -> None:
         signal.raise_signal(signal.SIGINT)
         save(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(engine, "save_results", stop_and_save)
+    monkeypatch.setattr(scanning, "save_results", stop_and_save)
     run = keyhole.scan(tiny("llama"), [text], out=tmp_path / "run", **OPTIONS)
     assert content(run.path) == whole
 
@@ -246,8 +253,8 @@ def test_a_damaged_checkpoint_says_so(text: Path, tmp_path: Path, monkeypatch: p
         stop_after(2, patch)
         with pytest.raises(Interrupted):
             keyhole.scan(tiny("llama"), [text], out=out, **OPTIONS)
-    checkpoint = unfinished.Partial(out).checkpoint
-    checkpoint.write_bytes(checkpoint.read_bytes()[:200])
+    file = checkpoint_of(out)
+    file.write_bytes(file.read_bytes()[:200])
     with pytest.raises(RunDamaged, match="checkpoint.*--force"):
         keyhole.scan(tiny("llama"), [text], out=out, resume=True, **OPTIONS)
 
@@ -308,9 +315,9 @@ def test_a_full_disk_keeps_what_is_done(
 ) -> None:
     out = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "CHECKPOINT_SECONDS", 0.0)
-        patch.setattr(engine, "CHECKPOINT_SHARE", 1e9)
-        real, calls = unfinished.write_checkpoint, []
+        patch.setattr(shard, "CHECKPOINT_SECONDS", 0.0)
+        patch.setattr(shard, "CHECKPOINT_SHARE", 1e9)
+        real, calls = checkpoint.write_checkpoint, []
 
         def full(*args: object) -> None:
             calls.append(args)
@@ -318,7 +325,7 @@ def test_a_full_disk_keeps_what_is_done(
                 raise OSError(errno.ENOSPC, "No space left on device")
             real(*args)  # type: ignore[arg-type]
 
-        patch.setattr(unfinished, "write_checkpoint", full)
+        patch.setattr(checkpoint, "write_checkpoint", full)
         with pytest.raises(DiskFull, match="disk is full.*--resume"):
             keyhole.scan(tiny("llama"), [text], out=out, **OPTIONS)
     assert content(keyhole.scan(tiny("llama"), [text], out=out, resume=True, **OPTIONS).path) == whole
@@ -330,7 +337,7 @@ def test_too_little_room_is_told_before_the_first_forward(
     import shutil
 
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 9, 1))  # type: ignore[attr-defined]
-    monkeypatch.setattr(engine, "scan_batches", lambda *a: pytest.fail("a forward was run"))
+    monkeypatch.setattr(shard, "scan_batches", lambda *a: pytest.fail("a forward was run"))
     with pytest.raises(DiskFull, match="0 MB free and this scan writes"):
         keyhole.scan(tiny("llama"), [text], out=tmp_path / "run", **OPTIONS)
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ModelError, UsageError
-from ..scanning.shard import is_out_of_memory
+from .memory import is_out_of_memory
 from .model import Model, Sink
 
 
