@@ -98,6 +98,22 @@ class Cells:
         begin = int(self.offsets[layer]) + expert * there.width
         return slice(begin, begin + there.width)
 
+    @cached_property
+    def sites(self) -> tuple[slice, ...]:
+        """The places of every site's cells, in the order of the axis: one site per layer, or per expert of a layer."""
+        return tuple(
+            self.site(layer, expert)
+            for layer, there in enumerate(self.layers)
+            for expert in range(max(there.experts, 1))
+        )
+
+    def site_name(self, site: int) -> str:
+        """`Layer 12`, or `Layer 12, expert 7`; for messages."""
+        layer, index = self.split(self.sites[site].start)
+        there = self.layers[layer]
+        name = f"Layer {there.name if there.stack else there.number}"
+        return f"{name}, expert {index // there.width}" if there.experts else name
+
     def by_layer(self, array: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
         """An array [cells, …] as one view per layer."""
         return [array[self.span(layer)] for layer in range(len(self.layers))]

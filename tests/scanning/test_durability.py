@@ -363,7 +363,7 @@ def test_out_of_memory_halves_the_batch(
 ) -> None:
     options = {**OPTIONS, "batch_tokens": 200}
     expected = keyhole.scan(tiny("llama"), [text], out=tmp_path / "expected", **options)
-    owner, name = (type(tiny("llama")), "forward") if where == "forward" else (kernels.Index, "update")
+    owner, name = (type(tiny("llama")), "forward") if where == "forward" else (kernels.CpuIndex, "update")
     real, sizes = getattr(owner, name), []
 
     def small(self: object, *args: object) -> None:

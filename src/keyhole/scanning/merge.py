@@ -13,12 +13,12 @@ import numpy.typing as npt
 from ..common.files import copy_file, disk_errors
 from ..errors import ShardError
 from ..kernels.order import UNFILLED, Keys, one_per_group, pack
+from ..kernels.sums import add_integers
 from ..store import layout as store
 from ..store import manifest
 from ..store.run import Run
 from ..store.trust import is_own
 from ..store.unfinished import Partial
-from .cpu import add_integers
 from .plan import unit_of
 from .results import save_results
 
@@ -79,8 +79,9 @@ def state_of(run: Run) -> State:
     sides = []
     for side in store.SIDES[: 2 if run.signed else 1]:
         coefficients, units, positions = (store.load_array(run.path, name + side) for name in store.TRIGGERS)
-        sides.append(_keys(coefficients, units, positions, offsets))
-    statistics = {name: store.load_array(run.path, name) for name in store.STATISTICS}
+        sides.append(_keys(coefficients, units, positions, offsets).reshape(-1, run.top))
+    stored = {name: store.load_array(run.path, name) for name in store.STATISTICS}
+    statistics = {name: array.reshape(-1, *array.shape[2:]) for name, array in stored.items()}
     return {"n": np.array(int(run.manifest["corpus"]["scanned_prefixes"])), "keys": np.stack(sides), **statistics}
 
 
@@ -127,7 +128,7 @@ def _merge_runs(partial: Partial, runs: list[Run]) -> None:
         copy_file(first.path / name, partial.path / name)
     split = first.manifest["corpus"]["split_units"] and first.manifest["config"]["per"] == "sentence"
     state = merge_states((state_of(run) for run in runs), first.unit_offsets if split else None)
-    save_results(state, first.unit_offsets, partial)
+    save_results(state, first.unit_offsets, partial, first.layers)
     about = {key: value for key, value in first.manifest.items() if key not in ("files", "checksum")}
     about["config"] = {**about["config"], "shard": None}
     about["corpus"] = {**about["corpus"], "scanned_prefixes": int(state["n"])}

@@ -22,11 +22,14 @@ from .config import ScanConfig
 from .plan import Summary, unit_of
 
 
-def save_results(state: dict[str, npt.NDArray[Any]], unit_offsets: npt.NDArray[np.int64], partial: Partial) -> None:
+def save_results(
+    state: dict[str, npt.NDArray[Any]], unit_offsets: npt.NDArray[np.int64], partial: Partial, layers: int
+) -> None:
     """The state of an index as the arrays of a run, one layer at a time."""
     for name in store.STATISTICS:
-        partial.save(name, state[name])
-    for side, keys in zip(store.SIDES, state["keys"], strict=False):
+        partial.save(name, state[name].reshape(layers, -1, *state[name].shape[1:]))
+    lists = state["keys"].reshape(len(state["keys"]), layers, -1, state["keys"].shape[-1])
+    for side, keys in zip(store.SIDES, lists, strict=False):
         row = keys.shape[1:]
         with (
             partial.writer(f"coefficients{side}", np.float32, row) as coefficients,

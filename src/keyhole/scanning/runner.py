@@ -16,13 +16,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ..cells import Cells
 from ..common.prefetch import prefetch
 from ..common.stopping import Stop
 from ..errors import ModelError, OutOfMemory, UsageError
 from ..models.memory import is_out_of_memory
 from ..models.model import Model
 from .config import ScanConfig
-from .cpu import AnyIndex, make_index
+from .contract import Index, make_index
 from .plan import PlannedBatch
 
 WARM_UP = (12, 24, 48, 96)
@@ -37,11 +38,15 @@ class Batches(Protocol):
     def __getitem__(self, number: int) -> PlannedBatch: ...
 
 
-def index_for(model: Model, config: ScanConfig, unit_offsets: npt.NDArray[np.int64] | None = None) -> AnyIndex:
+def cells_of(model: Model) -> Cells:
+    return Cells.of_widths([model.cells] * model.layers)
+
+
+def index_for(model: Model, config: ScanConfig, unit_offsets: npt.NDArray[np.int64] | None = None) -> Index:
     """An empty index for a scan. `unit_offsets` are given if a unit may come in several windows."""
     return make_index(
         [model.values(layer).device for layer in range(model.layers)],
-        model.cells,
+        cells_of(model),
         config.top,
         signed=model.signed,
         per=config.per,
@@ -70,7 +75,7 @@ def check_memory(model: Model, config: ScanConfig) -> None:
         )
 
 
-def scan_batches(model: Model, batches: Batches, index: AnyIndex, config: ScanConfig, numbers: range) -> Iterator[int]:
+def scan_batches(model: Model, batches: Batches, index: Index, config: ScanConfig, numbers: range) -> Iterator[int]:
     """Run batches through the model into the index. Yields each batch's number when it is in (a GPU may still be working).
 
     The next batches are prepared in a thread meanwhile. Nothing here waits for a device, so an error in a coefficient may be
@@ -123,7 +128,7 @@ class Ready:
 class Runner:
     """Runs batches through the model into the index. If memory runs out, it runs a batch in halves."""
 
-    def __init__(self, model: Model, index: AnyIndex, config: ScanConfig) -> None:
+    def __init__(self, model: Model, index: Index, config: ScanConfig) -> None:
         self.model, self.index, self.config = model, index, config
         self.too_many = sys.maxsize
         """a number of tokens, padding included, that is known not to fit"""

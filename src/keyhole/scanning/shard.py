@@ -25,7 +25,7 @@ from ..models.model import Model
 from ..store import checkpoint
 from ..store.unfinished import AGAIN, PlanFiles
 from .config import ScanConfig
-from .cpu import AnyIndex
+from .contract import Index
 from .identity import Edits, Job, differences, identity
 from .merge import State
 from .plan import Plan, open_plan
@@ -178,7 +178,7 @@ def check_room(folder: Path, need: int) -> None:
 # Checkpoints and results
 
 
-def _save(job: ShardJob, path: Path, index: AnyIndex, **more: npt.NDArray[Any]) -> None:
+def _save(job: ShardJob, path: Path, index: Index, **more: npt.NDArray[Any]) -> None:
     whose = {"plan": np.array(PlanFiles(job.plan).fingerprint()), "shard": np.array([job.number, job.count])}
     checkpoint.write_checkpoint(path, {**index.state(), **whose, **more})
 
@@ -193,7 +193,7 @@ def _read(job: ShardJob, path: Path, advice: str) -> State:
     return saved
 
 
-def _resume(job: ShardJob, index: AnyIndex) -> int:
+def _resume(job: ShardJob, index: Index) -> int:
     """How many batches an earlier try did, with what it found loaded into the index."""
     if not job.checkpoint.exists():
         return 0
