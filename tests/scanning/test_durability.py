@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -483,6 +484,27 @@ def test_verify_finds_a_coefficient_that_is_wrong(run: Path) -> None:
     found = keyhole.verify(opened, cells=72, model=tiny("llama"))
     assert not found.ok
     assert found.worst == "L1.3"
+
+
+def test_verify_tells_how_far_it_is(run: Path, text: Path) -> None:
+    steps: dict[str, list[int]] = {}
+
+    def progress(what: str, total: int) -> Any:
+        steps[what] = [total, 0]
+
+        def advance(done: int) -> None:
+            steps[what][1] += done
+
+        return advance
+
+    found = keyhole.verify(keyhole.open(run), cells=30, model=tiny("llama"), progress=progress)
+    assert list(steps) == ["reading the corpus", "recomputing"]
+    assert all(done == total > 0 for total, done in steps.values())
+    text.unlink()
+    steps.clear()
+    again = keyhole.verify(keyhole.open(run), cells=30, model=tiny("llama"), progress=progress)
+    assert list(steps) == ["recomputing"]
+    assert again.triggers == found.triggers
 
 
 def test_verify_refuses_another_model_or_text(run: Path, text: Path) -> None:
