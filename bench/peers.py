@@ -56,7 +56,7 @@ def prepare(folder: Path, tokens: int, top: int, per: str) -> None:
     from keyhole import demo
     from keyhole.models.checkpoints import from_gguf
     from keyhole.scanning.config import ScanConfig
-    from keyhole.scanning.cpu import candidates
+    from keyhole.scanning.runner import index_for
 
     model = demo_model()
     config = ScanConfig(top=top, per=per).resolve(model)
@@ -68,9 +68,11 @@ def prepare(folder: Path, tokens: int, top: int, per: str) -> None:
         batch = model.batch(planned.windows)
         lengths = np.fromiter(map(len, planned.windows), np.int64)
         columns = batch.ids.shape[1]
-        picked = candidates(columns, batch.starts, lengths, planned.seen_before, planned.first_tokens, per)
-        rows = picked.index.numpy().reshape(-1, picked.groups * picked.size)
-        # the token index of each candidate, read off its place in the batch
+        picked = index_for(model, config).prepare(
+            columns, batch.starts, lengths, planned.seen_before, planned.first_tokens
+        )
+        rows = picked.index.numpy().reshape(-1, picked.width)
+        # the token index of each candidate, computed from its place in the batch
         window, column = np.divmod(rows, columns)
         places = planned.first_tokens[window] + column - batch.starts
         np.savez(folder / f"batch-{number}.npz", ids=batch.ids.numpy(), rows=rows, tokens=places)
@@ -120,10 +122,9 @@ class Keyhole:
         self.config = ScanConfig.from_dict(about["config"])
 
     def start(self) -> None:
-        from keyhole.scanning.cpu import Index
+        from keyhole.scanning.runner import index_for
 
-        model, config = self.model, self.config
-        self.index = Index(model.layers, model.cells, config.top, signed=model.signed, per=config.per)
+        self.index = index_for(self.model, self.config)
 
     def run(self, number: int, batch: dict[str, Any]) -> None:
         from keyhole.scanning.runner import scan_batches

@@ -28,10 +28,10 @@ from common import demo_model, machine, plan_for
 
 from keyhole import demo
 from keyhole.scanning.config import ScanConfig
-from keyhole.scanning.cpu import Index
+from keyhole.scanning.contract import Index
 from keyhole.scanning.plan import open_plan
 from keyhole.scanning.results import save_results
-from keyhole.scanning.runner import scan_batches
+from keyhole.scanning.runner import index_for, scan_batches
 from keyhole.store.unfinished import Partial, PlanFiles
 
 
@@ -78,8 +78,7 @@ class Contenders:
     def sentence(self, number: int, turn: int, per: str = "sentence") -> float:
         if per not in self.scans:
             config = ScanConfig(top=self.top, per=per).resolve(self.model)
-            size = (self.model.layers, self.model.cells, self.top)
-            self.indexes[per] = [Index(*size, signed=self.model.signed, per=per) for _ in range(self.repeats)]
+            self.indexes[per] = [index_for(self.model, config) for _ in range(self.repeats)]
             self.scans[per] = [
                 scan_batches(self.model, self.plan, index, config, range(len(self.plan))) for index in self.indexes[per]
             ]
@@ -104,9 +103,13 @@ class Contenders:
     def files(self, number: int, turn: int) -> float:
         """Write the run; where `torch.topk` found lists too, they must be the same."""
         partial = Partial(self.folder / "x")
-        seconds = timed(lambda: save_results(self.indexes["sentence"][0].state(), self.plan.unit_offsets, partial))
+        seconds = timed(
+            lambda: save_results(
+                self.indexes["sentence"][0].state(), self.plan.unit_offsets, partial, self.model.layers
+            )
+        )
         if "prefix" in self.indexes:
-            save_results(self.indexes["prefix"][0].state(), self.plan.unit_offsets, partial)
+            save_results(self.indexes["prefix"][0].state(), self.plan.unit_offsets, partial, self.model.layers)
             found = np.nan_to_num(np.load(partial.path / "coefficients.npy"))
             for layer in range(self.model.layers):
                 expected = self.usual[0].lists[0][layer]

@@ -21,6 +21,7 @@ from ..common.files import NpyWriter
 from ..common.prefetch import prefetch
 from ..errors import CorpusError, RunDamaged
 from ..inputs.corpus import Unit, chunks
+from ..inputs.kinds import CAUSAL_TEXT, Kind
 from ..kernels.order import MAX_TOKENS
 from ..store.unfinished import AGAIN, PlanFiles
 from .hold_out import held_out
@@ -69,6 +70,7 @@ def build(
     max_tokens: int | None,
     hold_out: float = 0.0,
     hold_out_by: str = "unit",
+    kind: Kind = CAUSAL_TEXT,
     threads: bool = True,
     check_ids: Callable[[int], None] = lambda largest: None,
     progress: Callable[[int], None] = lambda tokens: None,
@@ -76,7 +78,7 @@ def build(
 ) -> Summary:
     """Plan a corpus into `files`.
 
-    `n_special` special tokens stand before every window, and `context` counts them. `check_ids` refuses a token id that the
+    `kind` says what a candidate is. `n_special` special tokens stand before every window, and `context` counts them. `check_ids` refuses a token id that the
     model has no embedding for. `identity` says what the plan is a plan of.
 
     With `threads`, one thread reads and another one tokenises in advance. A thread that waits for input which may never come
@@ -145,7 +147,7 @@ def build(
             else f"None of the corpus's {totals['units']} units has a token: the tokenizer drops all of their characters."
         )
     offsets = np.load(files.window_offsets, mmap_mode="r")
-    write_repeats(files, offsets, _held_windows(files, offsets, hold_out, hold_out_by))
+    write_repeats(files, offsets, _held_windows(files, offsets, hold_out, hold_out_by), kind)
     distinct = totals["tokens"] - int(np.load(files.window_seen_before, mmap_mode="r").sum(dtype=np.int64))
     if not distinct:
         raise CorpusError(

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..common.files import flush_memmap, new_memmap, write_array
+from ..inputs.kinds import CAUSAL_TEXT, Kind, Sees
 from ..store.unfinished import PlanFiles
 from .hold_out import mix
 
@@ -27,7 +28,12 @@ PART_WINDOWS = 1 << 21
 """Upper bound, roughly, on the windows compared together. Larger corpora are partitioned by a hash of the first token."""
 
 
-def write_repeats(files: PlanFiles, offsets: Int64s, held: npt.NDArray[np.bool_]) -> None:
+def write_repeats(files: PlanFiles, offsets: Int64s, held: npt.NDArray[np.bool_], kind: Kind = CAUSAL_TEXT) -> None:
+    """Mark the inputs that are no candidates, by what the kind of input says that two equal inputs are."""
+    REPEATS[kind.sees](files, offsets, held)
+
+
+def _write_repeated_prefixes(files: PlanFiles, offsets: Int64s, held: npt.NDArray[np.bool_]) -> None:
     """Write `seen_before` of every window, and which prefixes occur more than once and how often.
 
     A held-out window (`held`) has no candidate: all of its prefixes count as seen before. It makes no other prefix count so.
@@ -65,6 +71,10 @@ def write_repeats(files: PlanFiles, offsets: Int64s, held: npt.NDArray[np.bool_]
     order = np.argsort(every := np.concatenate(repeated))
     write_array(files.repeated_tokens, every[order])
     write_array(files.repeated_counts, np.concatenate(counts)[order])
+
+
+REPEATS = {Sees.BEFORE: _write_repeated_prefixes}
+"""One function per answer to the question which tokens make two inputs the same."""
 
 
 def _windows_of(

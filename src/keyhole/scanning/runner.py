@@ -17,10 +17,10 @@ import numpy.typing as npt
 import torch
 
 from ..cells import Cells
+from ..common.memory import is_out_of_memory
 from ..common.prefetch import prefetch
 from ..common.stopping import Stop
 from ..errors import ModelError, OutOfMemory, UsageError
-from ..models.memory import is_out_of_memory
 from ..models.model import Model
 from .config import ScanConfig
 from .contract import Index, make_index

@@ -1,10 +1,10 @@
-"""Whether an error means that memory ran out."""
+"""Telling that memory ran out from other errors."""
 
 from __future__ import annotations
 
-import torch
-
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Of a device or of the machine. Torch's allocator on the CPU raises a plain RuntimeError that says so."""
+    """Whether an error says that a device or the machine has no memory left."""
+    import torch
+
     return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "not enough memory" in str(error)
