@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from keyhole.errors import CorpusError
 from keyhole.inputs import corpus
 from keyhole.inputs.corpus import Unit
-from keyhole.scanning import plan, repeats
+from keyhole.scanning import candidates, plan
 from keyhole.scanning.hold_out import held_out
 from keyhole.store.unfinished import PlanFiles
 
@@ -48,7 +48,7 @@ def test_new_prefixes_and_counts_equal_a_dictionary(
         patch.setattr(corpus, "CHUNK_CHARACTERS", chunk)
         patch.setattr(plan, "POOL_TOKENS", 10)
         patch.setattr(plan, "POOL_WINDOWS", part)
-        patch.setattr(repeats, "PART_WINDOWS", part)
+        patch.setattr(candidates, "PART_WINDOWS", part)
         import tempfile
 
         with tempfile.TemporaryDirectory() as folder:

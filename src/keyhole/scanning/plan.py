@@ -1,7 +1,7 @@
 """The plan of a scan: made once from corpus and configuration, before any forward, and kept on disk.
 
 It holds everything that the forward passes need: the tokens, the windows the model will see, which prefixes are candidates
-(`repeats.py`), and the batches. Whoever runs a batch only opens the plan; nothing is read, split or tokenised again.
+(`candidates.py`), and the batches. Whoever runs a batch only opens the plan; nothing is read, split or tokenised again.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ..inputs.corpus import Unit, chunks
 from ..inputs.kinds import CAUSAL_TEXT, Kind
 from ..kernels.order import MAX_TOKENS
 from ..store.unfinished import AGAIN, PlanFiles
+from .candidates import mark_candidates
 from .hold_out import held_out
-from .repeats import write_repeats
 
 Int64s = npt.NDArray[np.int64]
 
@@ -147,7 +147,7 @@ def build(
             else f"None of the corpus's {totals['units']} units has a token: the tokenizer drops all of their characters."
         )
     offsets = np.load(files.window_offsets, mmap_mode="r")
-    write_repeats(files, offsets, _held_windows(files, offsets, hold_out, hold_out_by), kind)
+    mark_candidates(files, offsets, _held_windows(files, offsets, hold_out, hold_out_by), kind)
     distinct = totals["tokens"] - int(np.load(files.window_seen_before, mmap_mode="r").sum(dtype=np.int64))
     if not distinct:
         raise CorpusError(

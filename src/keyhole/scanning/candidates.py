@@ -1,4 +1,4 @@
-"""Which prefixes of a corpus are the same input.
+"""Which prefixes of a corpus are candidates: every distinct input once, at its first occurrence.
 
 A prefix is what the model saw: the tokens from its window's start to its last token. If the same tokens stand at the start of
 an earlier window, it is the same input with the same coefficients, and no candidate a second time. If a prefix is new, every
@@ -28,7 +28,7 @@ PART_WINDOWS = 1 << 21
 """Upper bound, roughly, on the windows compared together. Larger corpora are partitioned by a hash of the first token."""
 
 
-def write_repeats(files: PlanFiles, offsets: Int64s, held: npt.NDArray[np.bool_], kind: Kind = CAUSAL_TEXT) -> None:
+def mark_candidates(files: PlanFiles, offsets: Int64s, held: npt.NDArray[np.bool_], kind: Kind = CAUSAL_TEXT) -> None:
     """Mark the inputs that are no candidates, by what the kind of input says that two equal inputs are."""
     REPEATS[kind.sees](files, offsets, held)
 
