@@ -54,7 +54,7 @@ def prepare(folder: Path, tokens: int, top: int, per: str) -> None:
     from common import demo_model, machine, plan_for
 
     from keyhole import demo
-    from keyhole.models.checkpoints import from_gguf
+    from keyhole.models.gguf import convert
     from keyhole.scanning.config import ScanConfig
     from keyhole.scanning.runner import index_for
 
@@ -69,22 +69,22 @@ def prepare(folder: Path, tokens: int, top: int, per: str) -> None:
         lengths = np.fromiter(map(len, planned.windows), np.int64)
         columns = batch.ids.shape[1]
         picked = index_for(model, config).prepare(
-            columns, batch.starts, lengths, planned.seen_before, planned.first_tokens
+            columns, batch.n_special, lengths, planned.seen_before, planned.first_tokens
         )
         rows = picked.index.numpy().reshape(-1, picked.width)
         # the token index of each candidate, computed from its place in the batch
         window, column = np.divmod(rows, columns)
-        places = planned.first_tokens[window] + column - batch.starts
+        places = planned.first_tokens[window] + column - batch.n_special
         np.savez(folder / f"batch-{number}.npz", ids=batch.ids.numpy(), rows=rows, tokens=places)
     np.save(folder / "windows.npy", np.sort(np.concatenate(first)))
     about = {
-        "model": str(from_gguf(demo.model_file())),
+        "model": str(convert(demo.model_file())),
         "machine": machine(),
         "batches": len(plan),
         "summary": vars(plan.summary),
         "config": vars(config),
         "layers": model.layers,
-        "cells": model.cells,
+        "cells": model.cells.sizes,
     }
     (folder / "about.json").write_text(json.dumps(about))
 

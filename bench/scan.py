@@ -93,12 +93,12 @@ class Contenders:
         columns = batch.ids.shape[1]
         rows = np.concatenate(
             [
-                row * columns + batch.starts + np.arange(seen_before, len(window))
+                row * columns + batch.n_special + np.arange(seen_before, len(window))
                 for row, (window, seen_before) in enumerate(zip(planned.windows, planned.seen_before, strict=True))
             ]
         )
         picked, lists = torch.from_numpy(rows), self.usual[turn]
-        return timed(lambda: self.model.run(batch.ids, lambda layer, x: lists.update(layer, x, picked)))
+        return timed(lambda: self.model.run(batch.ids, lambda site, x, tokens: lists.update(site, x, picked)))
 
     def files(self, number: int, turn: int) -> float:
         """Write the run; where `torch.topk` found lists too, they must be the same."""
@@ -109,7 +109,7 @@ class Contenders:
             )
         )
         if "prefix" in self.indexes:
-            save_results(self.indexes["prefix"][0].state(), self.plan.unit_offsets, partial, self.model.layers)
+            save_results(self.indexes["prefix"][0].state(), self.plan.unit_offsets, partial)
             found = np.nan_to_num(np.load(partial.path / "coefficients.npy"))
             for layer in range(self.model.layers):
                 expected = self.usual[0].lists[0][layer]

@@ -26,7 +26,7 @@ from keyhole.analyses import section5
 from keyhole.analyses.heldout import Prefixes
 from keyhole.common.batching import batch_by_length
 from keyhole.lens import project as lens
-from keyhole.lens.project import Head
+from keyhole.lens.head import Head
 from keyhole.models.model import Model
 
 
@@ -42,7 +42,7 @@ def floor(head: Head, prefixes: Prefixes, batch_tokens: int) -> None:
         for _ in range(3):
             for at in range(0, len(vectors), step):
                 vectors[at : at + step] @ head.weight.T
-        for _ in lens._blocks(vectors, head.weight):
+        for _ in lens.blocks(vectors, head.weight):
             pass
     if model.device.type == "cuda":
         torch.cuda.synchronize()
@@ -75,7 +75,7 @@ def main() -> None:
     lengths = random.integers(1, 2 * options.length, options.samples)
     ids = [random.integers(0, head.vocabulary, length).tolist() for length in lengths]
     prefixes = Prefixes(ids, [0] * options.samples, "")
-    tokens = np.zeros((model.layers, model.cells, 1), np.int32)
+    tokens = np.zeros((len(model.cells), 1), np.int32)
     values: Any = SimpleNamespace(lens="raw", top_tokens=tokens, bottom_tokens=tokens)
     times: dict[str, list[float]] = {"floor": [], "section 5": []}
     for repeat in range(options.repeats + 1):

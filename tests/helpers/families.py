@@ -10,7 +10,8 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from keyhole.models.model import Model, prove
+from keyhole.models.model import Model
+from keyhole.models.proof import prove
 
 D, CELLS, LAYERS, VOCABULARY, CONTEXT = 16, 24, 3, 300, 64
 
@@ -94,7 +95,7 @@ def tiny(model_type: str, bos: str | None = "<s>", layers: int = LAYERS, cells: 
     )
     model = Model(lm, tokenizer(bos), source=f"tiny-{model_type}")
     assert model.layers == layers
-    assert model.cells == (4 * config.hidden_size if model_type == "bloom" else cells)
+    assert model.cells.sizes == (4 * config.hidden_size if model_type == "bloom" else cells)
     prove(model)
     return model
 

@@ -348,7 +348,7 @@ def test_a_missing_extra_names_its_install_command(
     if "." in source:
         (tmp_path / source).write_bytes(b"")
         source = str(tmp_path / source)
-    with pytest.raises(MissingExtra, match=rf"pip install 'keyhole\[{extra}\]'"):
+    with pytest.raises(MissingExtra, match=rf"pip install -e '\.\[{extra}\]'"):
         texts(source)
 
 

@@ -134,6 +134,7 @@ def compare_filter_rows(
             assert set(kept.tolist()) <= set(expected.tolist())
 
 
+@pytest.mark.slow(seconds=2)
 @pytest.mark.parametrize("grouped", [False, True], ids=["", "grouped"])
 @pytest.mark.parametrize("per", ["sentence", "prefix"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -256,6 +257,7 @@ def assert_same(index: GpuIndex, plain: CpuIndex) -> None:
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "signed", "per", "grouped"),
     [
@@ -432,16 +434,18 @@ def test_a_batched_scan_on_the_card_equals_brute_force_on_the_same_coefficients(
     monkeypatch.setattr(GpuIndex, "update", spy)
     monkeypatch.setattr(runner, "warm_up", lambda *args: None)  # its windows are not the corpus's
     run = keyhole.scan(model, [text], out=tmp_path / "run", top=5, unit=unit, batch_tokens=100, context=16)
-    offsets = run._corpus["unit_offsets"]
+    offsets = run.unit_offsets
     places = np.concatenate(tokens)
     units = np.searchsorted(offsets, places, side="right") - 1
     for layer in range(LAYERS):
         values = np.concatenate(seen[layer])
         for sign, side in ((1, ""), (-1, "_negative")):
             coefficients, best, positions = brute_force(sign * values, units, places - offsets[units], 5)
-            np.testing.assert_array_equal(getattr(run, "coefficients" + side)[layer], sign * coefficients)
-            np.testing.assert_array_equal(getattr(run, "units" + side)[layer], best)
-            np.testing.assert_array_equal(getattr(run, "positions" + side)[layer], positions)
+            np.testing.assert_array_equal(
+                getattr(run, "coefficients" + side)[run.cells.span(layer)], sign * coefficients
+            )
+            np.testing.assert_array_equal(getattr(run, "units" + side)[run.cells.span(layer)], best)
+            np.testing.assert_array_equal(getattr(run, "positions" + side)[run.cells.span(layer)], positions)
 
 
 @on_the_card

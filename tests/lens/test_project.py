@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from keyhole.errors import ProofFailed, UsageError
 from keyhole.lens import project as lens
-from keyhole.lens.project import Head
-from keyhole.models.model import prove
+from keyhole.lens.head import Head
+from keyhole.models.proof import prove
 from keyhole.store import values
 
 
@@ -36,7 +36,7 @@ def test_a_lens_reads_a_value_as_defined(family: str, name: str) -> None:
     model = tiny(family)
     head = Head(model)
     seen = head.see(name, head.values(1))
-    for cell in (0, 7, model.cells - 1):
+    for cell in (0, 7, model.cells.size(1) - 1):
         v = paper.value(model, 1, cell)
         expected = paper.folded(model, v) if name == "norm" else v
         torch.testing.assert_close(seen[cell], expected, rtol=1e-4, atol=1e-5)
@@ -163,7 +163,7 @@ def test_tokens_that_seem_untrained_and_never_occur() -> None:
     before = weight.clone()
     weight[100] *= 1e-3
     weight[101] *= 1e-3
-    masked = set(lens.seem_untrained(head, 259, torch.tensor([101, 280])).tolist())
+    masked = set(lens.seem_untrained(head.weight, 259, torch.tensor([101, 280])).tolist())
     weight.copy_(before)
     assert 100 in masked
     assert 101 not in masked  # it occurs

@@ -11,13 +11,12 @@ from typing import Any
 import paper
 import pytest
 import torch
-from families import TINY, tiny, tokenizer
+from families import CELLS, TINY, tiny, tokenizer
 from torch import Tensor
 
 import keyhole
 from keyhole.errors import UsageError
-from keyhole.models import intervene
-from keyhole.models import patches as quiet
+from keyhole.models import intervene, patches
 from keyhole.models.intervene import Edit, applied
 from keyhole.models.model import Model
 
@@ -39,14 +38,14 @@ def raw_value(model: Model, layer: int, cell: int) -> Tensor:
 
 def firing(model: Model, positions: list[int]) -> int:
     """A cell of layer 1 that fires at all of these (a ReLU's is often silent)."""
-    return int(model.coefficients(TEXT)[1, positions].abs().amin(0).argmax())
+    return int(model.coefficients(TEXT)[:, model.cells.span(1)][positions].abs().amin(0).argmax())
 
 
 def by_hand(model: Model, layer: int, cell: int, scale: float, columns: list[int]) -> Tensor:
     """The logits with the cell's share of the layer's output scaled behind the down-projection."""
 
     def hook(module: Any, args: tuple[Tensor, ...], out: Tensor) -> Tensor:
-        out, flat = out.clone(), args[0].reshape(-1, model.cells)
+        out, flat = out.clone(), args[0].reshape(-1, model.cells.size(layer))
         for column in columns:
             out.view(-1, out.shape[-1])[column] += (scale - 1) * flat[column, cell] * raw_value(model, layer, cell)
         return out
@@ -85,10 +84,11 @@ def test_positions_count_the_texts_own_tokens(family: str) -> None:
     assert (got - before)[:, 3:].abs().max() > 1e-4
     # who looks at coefficients sees the edited ones
     plain = model.coefficients(TEXT)
-    expected = plain[1].clone()
-    expected[[2, 6], cell] *= -2.5
-    torch.testing.assert_close(seen[1, :7, cell], expected[:7, cell])
-    assert torch.equal(seen[0], plain[0])
+    place, first = model.cells.place(1, cell), model.cells.span(0)
+    expected = plain[:, place].clone()
+    expected[[2, 6]] *= -2.5
+    torch.testing.assert_close(seen[:7, place], expected[:7])
+    assert torch.equal(seen[:, first], plain[:, first])
 
 
 @pytest.mark.parametrize("family", sorted(TINY))
@@ -101,7 +101,7 @@ def test_nothing_is_left_behind(family: str) -> None:
         _fail_inside(model)
     assert torch.equal(logits(model), before)
     assert torch.equal(model.coefficients(TEXT), coefficients)
-    assert not any(down._forward_pre_hooks for down in model.downs)
+    assert not any(site.module._forward_pre_hooks for site in model.sites)
 
 
 def _fail_inside(model: Model) -> None:
@@ -118,8 +118,10 @@ def test_edits_compose() -> None:
         with applied(model, [one], 1), applied(model, [two], 1):
             assert torch.equal(logits(model), together)
         with applied(model, [Edit(1, 5, 0.5, (0, 1)), Edit(1, 5, 2.0, (2,))], 1):
-            split = model.coefficients(TEXT)[1, :3, 5]
-        torch.testing.assert_close(split, model.coefficients(TEXT)[1, :3, 5] * torch.tensor([0.5, 0.5, 2.0]))
+            split = model.coefficients(TEXT)[:3, model.cells.place(1, 5)]
+        torch.testing.assert_close(
+            split, model.coefficients(TEXT)[:3, model.cells.place(1, 5)] * torch.tensor([0.5, 0.5, 2.0])
+        )
         with applied(model, [one], 1), applied(model, [Edit(1, 5, 4.0)], 1):  # one inside another: their product
             twice = logits(model)
         with applied(model, [Edit(1, 5, 2.0)], 1):
@@ -128,12 +130,12 @@ def test_edits_compose() -> None:
 
 def test_the_callers_tensor_is_not_touched() -> None:
     model = tiny("llama")
-    x = torch.randn(1, 4, model.cells)
+    x = torch.randn(1, 4, model.cells.size(0))
     kept = x.clone()
     with applied(model, [Edit(0, 2, 0.0)]):
-        out = model.downs[0](x)
+        out = model.sites[0].module(x)
     assert torch.equal(x, kept)
-    assert not torch.equal(out, model.downs[0](x))
+    assert not torch.equal(out, model.sites[0].module(x))
 
 
 def test_a_batch_of_sequences_with_and_without_a_start_token() -> None:
@@ -143,10 +145,10 @@ def test_a_batch_of_sequences_with_and_without_a_start_token() -> None:
         bare = torch.tensor([ids, ids])
         bare[0] = torch.tensor([model.bos_id, *ids[:-1]])
         plain: dict[int, Tensor] = {}
-        model.run(bare, lambda layer, x, plain=plain: plain.update({layer: x.clone()}))
+        model.run(bare, lambda site, x, tokens, plain=plain: plain.update({site: x.clone()}))
         edited: dict[int, Tensor] = {}
         with applied(model, [Edit(0, 2, 3.0, (4,))]):
-            model.run(bare, lambda layer, x, edited=edited: edited.update({layer: x.clone()}))
+            model.run(bare, lambda site, x, tokens, edited=edited: edited.update({site: x.clone()}))
         changed = (edited[0] != plain[0]).nonzero().tolist()
         assert changed == [entry for entry in ([0, 5, 2], [1, 4, 2]) if plain[0][tuple(entry)] != 0]
 
@@ -189,8 +191,8 @@ def test_two_models_at_once_leave_transformers_as_it_was() -> None:
     from transformers import masking_utils
 
     before = masking_utils.find_packed_sequence_indices
-    with quiet.without_looking():
-        first, second = quiet.without_looking(), quiet.without_looking()
+    with patches.without_looking():
+        first, second = patches.without_looking(), patches.without_looking()
         first.__enter__()
         second.__enter__()
         first.__exit__(None, None, None)
@@ -213,7 +215,7 @@ def test_edits_saved_and_loaded_with_a_model(folder: Path, tmp_path: Path) -> No
     plain = keyhole.load(str(folder))
     edits = [Edit(1, 5, 0.0), Edit(2, 7, -0.5, (1, 3))]
     saved = intervene.dump(edits, plain)
-    assert saved["model"] == {"fingerprint": plain.fingerprint, "layers": plain.layers, "cells": plain.cells}
+    assert saved["model"] == {"fingerprint": plain.fingerprint, "layers": plain.layers, "cells": CELLS}
     file = tmp_path / "edits.json"
     file.write_text(json.dumps(saved))
     with applied(plain, edits):
@@ -242,7 +244,7 @@ def test_a_scan_of_an_edited_model_is_told_apart(folder: Path, text: Path, tmp_p
     edited = keyhole.load(str(folder), edits=[Edit(1, 5, 0.0)])
     run = keyhole.scan(edited, [text], out=tmp_path / "run", unit="line", top=3)
     assert run.cell(1, 5).dead
-    assert run.stats.max[1, 5] == 0
+    assert run.stats.max[run.cells.place(1, 5)] == 0
     with pytest.raises(keyhole.KeyholeError, match="not the model that was scanned"):
         keyhole.analyze(run, only=["mutation"], model=keyhole.load(str(folder)))
     assert keyhole.verify(run, cells=5).ok  # the run says which edits, so the model comes back with them
@@ -294,26 +296,26 @@ GOOD = {"layer": 0, "cell": 1, "scale": 0.5}
 )
 def test_what_is_wrong_with_edits_is_told(value: Any, says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        intervene.read(value, tiny("llama"))
+        intervene.read_edits(value, tiny("llama"))
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     model = tiny("llama")
     with pytest.raises(UsageError, match=r"edits file .*nowhere.json cannot be read: No such file"):
-        intervene.read(tmp_path / "nowhere.json", model)
+        intervene.read_edits(tmp_path / "nowhere.json", model)
     with pytest.raises(UsageError, match="cannot be read"):
-        intervene.read(tmp_path, model)
+        intervene.read_edits(tmp_path, model)
     bad = tmp_path / "bad.json"
     for content in (b"{", b"\xff\xfe", b"[" * 100_000):
         bad.write_bytes(content)
         with pytest.raises(UsageError, match="is no JSON"):
-            intervene.read(str(bad), model)
+            intervene.read_edits(str(bad), model)
     bad.write_text("[]")
-    assert intervene.read(str(bad), model) == []
+    assert intervene.read_edits(str(bad), model) == []
 
 
 def test_what_is_dumped_is_read_back() -> None:
     edits = [Edit(0, 1, 0.1, (3, 7)), Edit(2, 23, -4.0)]
     spelled = json.loads(json.dumps(intervene.dump(edits, tiny("llama")), allow_nan=False))
-    assert intervene.read(spelled, tiny("llama")) == edits
+    assert intervene.read_edits(spelled, tiny("llama")) == edits
     assert intervene.parse(spelled["edits"]) == edits

@@ -39,7 +39,7 @@ def test_a_split_model_is_the_same_model(folder: str, text: Path, tmp_path: Path
     ]
     assert [run.manifest["config"]["device"] for run in runs] == ["cpu", "split"]
     for name in ("coefficients", "units", "positions", "sums"):
-        assert np.array_equal(runs[0]._array(name), runs[1]._array(name), equal_nan=True)
+        assert np.array_equal(runs[0].array(name), runs[1].array(name), equal_nan=True)
     assert verify(runs[1], cells=5).ok
     with pytest.raises(UsageError, match="not split"):
         keyhole.analyze(runs[1], device="split")
@@ -62,5 +62,5 @@ def test_weights_that_found_no_room_are_refused(folder: str, monkeypatch: pytest
 
 def test_without_accelerate_the_extra_is_named(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoints, "_installed", lambda package: False)
-    with pytest.raises(MissingExtra, match=r"pip install 'keyhole\[split\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install -e '\.\[split\]'"):
         keyhole.load(folder, device="split")

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from ..common.batching import batch_by_length
-from ..lens.project import Head
+from ..lens.head import Head
 from ..models.states import States, states
 from ..store.values import Values
 from .heldout import Prefixes
@@ -79,7 +79,7 @@ def measure(
     for numbers in batch_by_length([len(ids) for ids in prefixes.ids], batch_tokens):
         rows = numbers.tolist()
         batch = model.batch([prefixes.ids[row] for row in rows], bos=bos)
-        ends = torch.tensor([batch.starts + len(prefixes.ids[row]) - 1 for row in rows])
+        ends = torch.tensor([batch.n_special + len(prefixes.ids[row]) - 1 for row in rows])
         seen = states(model, batch.ids, ends)
         waiting.append((rows, _read(head, values.lens, seen, promoted, demoted)))
         if len(waiting) > 1:  # a GPU works on one batch while another's results are fetched
@@ -94,7 +94,7 @@ def _read(head: Head, lens: str, seen: States, promoted: Any, demoted: Any) -> d
     layers, n, width = seen.r.shape
 
     def own(x: torch.Tensor, tokens: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor | None]:
-        top, probability = head.read(x.reshape(-1, width), tokens)
+        top, probability = head.read_residuals(x.reshape(-1, width), tokens)
         return top.view(layers, n), None if probability is None else probability.view(layers, n)
 
     top_o, _ = own(seen.o)
@@ -106,8 +106,9 @@ def _read(head: Head, lens: str, seen: States, promoted: Any, demoted: Any) -> d
     for layer, m in enumerate(seen.coefficients):
         fires = m > 0
         active.append(fires.float().mean(1))
-        match = fires & (promoted[layer] == said[layer, :, None])
-        match |= (m < 0) & (demoted[layer] == said[layer, :, None])
+        span = head.model.cells.span(layer)
+        match = fires & (promoted[span] == said[layer, :, None])
+        match |= (m < 0) & (demoted[span] == said[layer, :, None])
         agrees.append(match.any(1))
     return {
         "top_r": top_r,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import RunError
 from ..inputs import corpus
-from ..models.model import Model, load
+from ..models.load import load
+from ..models.model import Model
 from ..store import layout as store
 from ..store import manifest
 from ..store.run import Run
@@ -117,7 +118,7 @@ def already_done(job: Job, partial: Partial, *, resume: bool) -> Run | None:
 
 def finish_sealed(job: Job, partial: Partial) -> Run:
     """The last step of a scan that was killed before it. Its files are compared with the manifest once more."""
-    sealed = manifest.read(partial.path)
+    sealed = manifest.read_manifest(partial.path)
     manifest.check_files(partial.path, sealed, contents=True)
     _check_same(job, sealed, partial.path)
     partial.put_in_place()

@@ -77,11 +77,10 @@ def state_of(run: Run) -> State:
     descriptor, and many runs may be merged."""
     offsets = store.load_array(run.path, "unit_offsets")
     sides = []
-    for side in store.SIDES[: 2 if run.signed else 1]:
-        coefficients, units, positions = (store.load_array(run.path, name + side) for name in store.TRIGGERS)
-        sides.append(_keys(coefficients, units, positions, offsets).reshape(-1, run.top))
-    stored = {name: store.load_array(run.path, name) for name in store.STATISTICS}
-    statistics = {name: array.reshape(-1, *array.shape[2:]) for name, array in stored.items()}
+    for negative in store.sides(run.signed):
+        coefficients, units, positions = (store.load_array(run.path, name) for name in store.side_names(negative))
+        sides.append(_keys(coefficients, units, positions, offsets))
+    statistics = {name: store.load_array(run.path, name) for name in store.STATISTICS}
     return {"n": np.array(int(run.manifest["corpus"]["scanned_prefixes"])), "keys": np.stack(sides), **statistics}
 
 
@@ -128,7 +127,7 @@ def _merge_runs(partial: Partial, runs: list[Run]) -> None:
         copy_file(first.path / name, partial.path / name)
     split = first.manifest["corpus"]["split_units"] and first.manifest["config"]["per"] == "sentence"
     state = merge_states((state_of(run) for run in runs), first.unit_offsets if split else None)
-    save_results(state, first.unit_offsets, partial, first.layers)
+    save_results(state, first.unit_offsets, partial)
     about = {key: value for key, value in first.manifest.items() if key not in ("files", "checksum")}
     about["config"] = {**about["config"], "shard": None}
     about["corpus"] = {**about["corpus"], "scanned_prefixes": int(state["n"])}

@@ -61,6 +61,7 @@ def build_plan(
             vocabulary=model.encoder.get_vocab_size(with_added_tokens=True),
             context=config.context,
             n_special=int(config.bos),
+            kind=model.kind,
             batch_tokens=config.batch_tokens,
             max_tokens=config.max_tokens,
             hold_out=config.hold_out,

@@ -21,27 +21,27 @@ from ..store.unfinished import Partial
 from .config import ScanConfig
 from .plan import Summary, unit_of
 
+CELLS_AT_ONCE = 4096
+"""Cells whose triggers are written together."""
 
-def save_results(
-    state: dict[str, npt.NDArray[Any]], unit_offsets: npt.NDArray[np.int64], partial: Partial, layers: int
-) -> None:
-    """The state of an index as the arrays of a run, one layer at a time."""
+
+def save_results(state: dict[str, npt.NDArray[Any]], unit_offsets: npt.NDArray[np.int64], partial: Partial) -> None:
+    """The state of an index as the arrays of a run, some cells at a time."""
     for name in store.STATISTICS:
-        partial.save(name, state[name].reshape(layers, -1, *state[name].shape[1:]))
-    lists = state["keys"].reshape(len(state["keys"]), layers, -1, state["keys"].shape[-1])
-    for side, keys in zip(store.SIDES, lists, strict=False):
-        row = keys.shape[1:]
+        partial.save(name, state[name])
+    for negative, keys in zip((False, True), state["keys"], strict=False):
+        names, row = store.side_names(negative), keys.shape[1:]
         with (
-            partial.writer(f"coefficients{side}", np.float32, row) as coefficients,
-            partial.writer(f"units{side}", np.int32, row) as units,
-            partial.writer(f"positions{side}", np.int32, row) as positions,
+            partial.writer(names[0], np.float32, row) as coefficients,
+            partial.writer(names[1], np.int32, row) as units,
+            partial.writer(names[2], np.int32, row) as positions,
         ):
-            for layer in keys:
-                values, tokens = unpack(layer)
+            for at in range(0, len(keys), CELLS_AT_ONCE):
+                values, tokens = unpack(keys[at : at + CELLS_AT_ONCE])
                 unit = np.where(tokens < 0, -1, unit_of(unit_offsets, tokens))
-                coefficients.append((values if not side else -values)[None])
-                units.append(unit[None])
-                positions.append(np.where(tokens < 0, -1, tokens - unit_offsets[np.maximum(unit, 0)])[None])
+                coefficients.append(-values if negative else values)
+                units.append(unit)
+                positions.append(np.where(tokens < 0, -1, tokens - unit_offsets[np.maximum(unit, 0)]))
 
 
 def describe_model(model: Model) -> dict[str, Any]:
@@ -51,8 +51,7 @@ def describe_model(model: Model) -> dict[str, Any]:
         "revision": model.revision,
         "family": model.config.model_type,
         "fingerprint": model.fingerprint,
-        "layers": model.layers,
-        "cells": model.cells,
+        "cells": model.cells.as_json(),
         "signed": model.signed,
         **({"edits": [edit.to_json() for edit in model.edits]} if model.edits else {}),
     }
@@ -70,7 +69,7 @@ def manifest_for(
         "corpus": {"sources": names, **counted, "scanned_prefixes": scanned},
         "config": {
             **asdict(config),
-            "starts": int(config.bos),
+            "n_special": int(config.bos),
             "shard": list(config.shard) if config.shard else None,
         },
         "versions": {"python": platform.python_version(), **_versions()},

@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ..cells import Cells
 from ..common.memory import is_out_of_memory
 from ..common.prefetch import prefetch
 from ..common.stopping import Stop
@@ -38,15 +37,11 @@ class Batches(Protocol):
     def __getitem__(self, number: int) -> PlannedBatch: ...
 
 
-def cells_of(model: Model) -> Cells:
-    return Cells.of_widths([model.cells] * model.layers)
-
-
 def index_for(model: Model, config: ScanConfig, unit_offsets: npt.NDArray[np.int64] | None = None) -> Index:
     """An empty index for a scan. `unit_offsets` are given if a unit may come in several windows."""
     return make_index(
-        [model.values(layer).device for layer in range(model.layers)],
-        cells_of(model),
+        [site.device for site in model.sites],
+        model.cells,
         config.top,
         signed=model.signed,
         per=config.per,
@@ -58,7 +53,7 @@ def index_for(model: Model, config: ScanConfig, unit_offsets: npt.NDArray[np.int
 
 def list_bytes(model: Model, config: ScanConfig) -> int:
     """The size of all lists of triggers: a key of 8 bytes per slot."""
-    return 8 * config.top * model.layers * model.cells * (2 if model.signed else 1)
+    return 8 * config.top * len(model.cells) * (2 if model.signed else 1)
 
 
 def check_memory(model: Model, config: ScanConfig) -> None:
@@ -70,7 +65,7 @@ def check_memory(model: Model, config: ScanConfig) -> None:
         return
     if 2 * need > there:  # the lists, and a copy while a checkpoint is written or shards are merged
         raise UsageError(
-            f"--top {config.top:,} needs {2 * need / 1e9:,.1f} GB for {model.layers * model.cells:,} cells, and this machine "
+            f"--top {config.top:,} needs {2 * need / 1e9:,.1f} GB for {len(model.cells):,} cells, and this machine "
             f"has {there / 1e9:,.1f} GB. Keep fewer triggers."
         )
 
@@ -137,19 +132,19 @@ class Runner:
         prepared = self.model.batch(batch.windows, bos=self.config.bos)
         lengths = np.fromiter(map(len, batch.windows), np.int64, len(batch.windows))
         candidates = self.index.prepare(
-            prepared.ids.shape[1], prepared.starts, lengths, batch.seen_before, batch.first_tokens
+            prepared.ids.shape[1], prepared.n_special, lengths, batch.seen_before, batch.first_tokens
         )
         ids = prepared.ids.pin_memory() if self.model.device.type == "cuda" else prepared.ids
         return Ready(batch, lengths, ids, candidates)
 
     def run(self, ready: Ready, done: frozenset[int] = frozenset()) -> None:
-        """One batch into the layers of the index that are not in `done`: those have it already."""
+        """One batch into the sites of the index that are not in `done`: those have it already."""
         now: set[int] = set()
 
-        def sink(layer: int, x: torch.Tensor) -> None:
-            if layer not in done:
-                self.index.update(layer, x, ready.candidates)
-                now.add(layer)
+        def sink(site: int, x: torch.Tensor, tokens: torch.Tensor | None) -> None:
+            if site not in done:
+                self.index.update(site, x, ready.candidates, tokens)
+                now.add(site)
 
         windows = len(ready.batch.windows)
         if ready.ids.numel() < self.too_many or windows == 1:

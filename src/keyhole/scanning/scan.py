@@ -128,7 +128,7 @@ def _scan(job: Job, engine: Engine, partial: Partial, progress: Progress, stop: 
             engine.run(jobs, asked, progress)
             scanned = time.time()
             state, logs = _merged(jobs, plan, config)
-            save_results(state, plan.unit_offsets, partial, about["layers"])
+            save_results(state, plan.unit_offsets, partial)
             partial.save_tokenizer(tokenizer)
             log["seconds"] |= {"scan": round(scanned - planned, 3), "write": round(time.time() - scanned, 3)}
             found = manifest_for(about, job.names, config, plan.summary, int(state["n"]))

@@ -46,6 +46,7 @@ class Seen(Silent):
         self.done += tokens
 
 
+@pytest.mark.slow(seconds=12)
 def test_processes_give_the_bytes_of_one_pass(model: str, text: Path, tmp_path: Path) -> None:
     one = keyhole.scan(model, [text], out=tmp_path / "one", **OPTIONS)
     seen = Seen()
@@ -59,6 +60,7 @@ def test_processes_give_the_bytes_of_one_pass(model: str, text: Path, tmp_path: 
         keyhole.scan(model, [text], out=tmp_path / "two", processes=2, **OPTIONS)
 
 
+@pytest.mark.slow(seconds=6)
 def test_what_is_wrong_with_the_whole_scan_is_said_once_and_nothing_stays(
     tmp_path: Path, model: str, text: Path
 ) -> None:
@@ -129,6 +131,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow(seconds=15)
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_stop_saves_every_process_and_resumes(how: signal.Signals, tmp_path: Path, model: str, text: Path) -> None:
     """Ctrl-C; or the parent is killed, and its processes notice."""
