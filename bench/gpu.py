@@ -39,9 +39,10 @@ from keyhole.kernels import index as triton_kernels
 from keyhole.models.compiled import compiled
 from keyhole.models.model import Model
 from keyhole.scanning import gpu
+from keyhole.scanning.config import ScanConfig
 from keyhole.scanning.gpu import GpuIndex, Tiling
 from keyhole.scanning.plan import POOL_WINDOWS, PlannedBatch
-from keyhole.scanning.shard import ScanConfig, _Runner, scan_batches
+from keyhole.scanning.runner import Runner, scan_batches
 
 TOP = 50
 DEVICE = torch.device("cuda", 0)
@@ -135,8 +136,8 @@ class Batches:
                 tokens = rng.integers(1, VOCABULARY, int(part.sum())).astype(np.uint16)
                 cuts = np.cumsum(part)[:-1]
                 first = at + np.concatenate([[0], cuts])
-                old = np.minimum(rng.geometric(0.5, len(part)) - 1, part - 1).astype(np.int32)
-                self.items.append(PlannedBatch(np.split(tokens, cuts), first, old))
+                seen_before = np.minimum(rng.geometric(0.5, len(part)) - 1, part - 1).astype(np.int32)
+                self.items.append(PlannedBatch(np.split(tokens, cuts), first, seen_before))
                 at += int(part.sum())
 
     def __len__(self) -> int:
@@ -168,7 +169,7 @@ class Contest:
     def __init__(self, model: Model, batches: Batches, batch_tokens: int) -> None:
         self.model, self.batches = model, batches
         self.config = ScanConfig(top=TOP, batch_tokens=batch_tokens)
-        self.prepare = _Runner(model, self.index(), self.config).prepare
+        self.prepare = Runner(model, self.index(), self.config).prepare
         self.ready: dict[int, Any] = {}
         self.begin()
 
@@ -201,7 +202,7 @@ class Contest:
             self.model.forward(self.ready[number].ids.to(DEVICE, non_blocking=True))
 
     def scan(self, numbers: range, way: str = "scan") -> None:
-        for _ in scan_batches(self.model, self.batches, self.indices[way], self.config, numbers):  # type: ignore[arg-type]
+        for _ in scan_batches(self.model, self.batches, self.indices[way], self.config, numbers):
             pass
 
     def inline(self, numbers: range) -> None:
@@ -371,7 +372,7 @@ def sweep(args: argparse.Namespace) -> None:
                     columns = 1 + int(lengths.max())
                     x = torch.randn(len(lengths), columns, cells, device=DEVICE, dtype=torch.bfloat16)
                     x = x if signed else x.relu_()
-                    rows = index.prepare(columns, 1, lengths, batch.old, batch.first_tokens)
+                    rows = index.prepare(columns, 1, lengths, batch.seen_before, batch.first_tokens)
                     fed.append(index._given(index._sites[0].part, x, rows, None))
                 site = index._sites[0]
                 site.part.thresholds.fill_(int(np.float32(6.0).view(np.int32)))  # nothing passes: reading alone

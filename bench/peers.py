@@ -55,9 +55,9 @@ def prepare(folder: Path, tokens: int, top: int, per: str) -> None:
 
     from keyhole import demo
     from keyhole.models.gguf import convert
+    from keyhole.scanning.config import ScanConfig
     from keyhole.scanning.contract import Windows
     from keyhole.scanning.cpu import candidates
-    from keyhole.scanning.shard import ScanConfig
 
     model = demo_model()
     config = ScanConfig(top=top, per=per).resolve(model)
@@ -69,7 +69,7 @@ def prepare(folder: Path, tokens: int, top: int, per: str) -> None:
         batch = model.batch(planned.windows)
         lengths = np.fromiter(map(len, planned.windows), np.int64)
         columns = batch.ids.shape[1]
-        windows = Windows.of(columns, batch.n_special, lengths, planned.old, planned.first_tokens)
+        windows = Windows.of(columns, batch.n_special, lengths, planned.seen_before, planned.first_tokens)
         picked = candidates(windows, per)
         rows, places = (each.reshape(-1, picked.width) for each in (picked.index.numpy(), picked.tokens))
         np.savez(folder / f"batch-{number}.npz", ids=batch.ids.numpy(), rows=rows, tokens=places)
@@ -110,8 +110,8 @@ class Keyhole:
         from transformers import AutoTokenizer
 
         from keyhole.models.model import Model
+        from keyhole.scanning.config import ScanConfig
         from keyhole.scanning.plan import Plan, Summary
-        from keyhole.scanning.shard import ScanConfig
         from keyhole.store.unfinished import PlanFiles
 
         self.model = Model(lm, AutoTokenizer.from_pretrained(about["model"]), source=about["model"])
@@ -119,13 +119,12 @@ class Keyhole:
         self.config = ScanConfig.from_dict(about["config"])
 
     def start(self) -> None:
-        from keyhole.scanning.cpu import CpuIndex
+        from keyhole.scanning.runner import index_for
 
-        model, config = self.model, self.config
-        self.index = CpuIndex(model.cells, config.top, signed=model.signed, per=config.per)
+        self.index = index_for(self.model, self.config)
 
     def run(self, number: int, batch: dict[str, Any]) -> None:
-        from keyhole.scanning.shard import scan_batches
+        from keyhole.scanning.runner import scan_batches
 
         for _ in scan_batches(self.model, self.plan, self.index, self.config, range(number, number + 1)):
             pass

@@ -42,6 +42,11 @@ class UnitOption(StrEnum):
     document = "document"
 
 
+class HoldOutBy(StrEnum):
+    unit = "unit"
+    document = "document"
+
+
 class Dtype(StrEnum):
     auto = "auto"
     float32 = "float32"
@@ -76,20 +81,35 @@ def scan(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run directory to write.  [default: runs/MODEL-CORPUS]")] = None,
     top: Annotated[int, typer.Option(help="Triggers kept for each side of each cell.")] = 25,
-    per: Annotated[Per, typer.Option(help="One trigger a sentence (its best prefix), or every prefix.")] = Per.sentence,
+    per: Annotated[
+        Per, typer.Option(help="One trigger per sentence (its best prefix), or every prefix.")
+    ] = Per.sentence,
     unit: Annotated[UnitOption, typer.Option(help="What the model sees alone.")] = UnitOption.sentence,
+    language: Annotated[
+        str,
+        typer.Option(
+            help="The language of the text, for splitting it into sentences: en, de, es, fr, hi, ja, ru, zh, …"
+        ),
+    ] = "en",
     context_: Annotated[
         int | None,
         typer.Option("--context", help="Longest window in tokens.  [default: the model's own, at most 2048]"),
     ] = None,
     max_tokens: Annotated[
-        int | None, typer.Option(help="Stop the corpus after so many tokens, at a unit's end.")
+        int | None, typer.Option(help="End the corpus after at most this many tokens, at the end of a unit.")
     ] = None,
     hold_out: Annotated[
-        float, typer.Option(help="Keep this share of the units out of the scan, for `analyze` to measure on.")
+        float,
+        typer.Option(
+            help="Keep this share of the units (sentences, unless --unit says otherwise) out of the scan, for `analyze` to measure on."
+        ),
     ] = 0.0,
+    hold_out_by: Annotated[
+        HoldOutBy,
+        typer.Option(help="Hold out single units, or whole documents with all of their units."),
+    ] = HoldOutBy.unit,
     batch_tokens: Annotated[
-        int | None, typer.Option(help="Tokens a batch, padding included.  [default: chosen for the device]")
+        int | None, typer.Option(help="Tokens per batch, padding included.  [default: depends on the device]")
     ] = None,
     device: Annotated[
         str, typer.Option(help="auto, cpu, cuda, cuda:1, mps, … or split: over all GPUs, for a model larger than one.")
@@ -106,7 +126,7 @@ def scan(
         str | None, typer.Option(help="Scan part i of n (i from 1), as in 2/8; merge the parts after.")
     ] = None,
     processes: Annotated[
-        int, typer.Option(help="Scan in so many processes, on CUDA a GPU each, and merge; the same bytes.", min=1)
+        int, typer.Option(help="Scan in this many processes, on CUDA with a GPU each; the same bytes.", min=1)
     ] = 1,
     bos: Annotated[bool, typer.Option("--bos/--no-bos", help="Put the start token before every unit.")] = True,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished scan.")] = False,
@@ -133,6 +153,7 @@ def scan(
         "top": top,
         "per": per.value,
         "unit": unit.value,
+        "language": language,
         "context": context_,
         "max_tokens": max_tokens,
         "batch_tokens": batch_tokens,
@@ -142,6 +163,7 @@ def scan(
         "text_field": text_field,
         "trust_remote_code": trust_remote_code,
         "hold_out": hold_out,
+        "hold_out_by": hold_out_by.value,
         "compile": compile_,
     }
     edited: Any = edits
@@ -336,16 +358,20 @@ def verify(
     from .scanning.repeat import named_model
     from .scanning.verify import verify as check
     from .store.run import Run
+    from .views.progress import Stages
 
     opened = Run(run)
-    found = check(
-        opened,
-        cells=cells,
-        seed=seed,
-        model=named_model(run, model),
-        device=device,
-        trust_remote_code=trust_remote_code,
-    )
+    named = named_model(run, model)
+    with Stages() as progress:
+        found = check(
+            opened,
+            cells=cells,
+            seed=seed,
+            model=named,
+            device=device,
+            trust_remote_code=trust_remote_code,
+            progress=progress,
+        )
     origin = (
         "read and tokenised again"
         if found.from_text

@@ -162,7 +162,7 @@ def test_a_damaged_file_of_a_plan_is_noticed_or_harmless(
             keyhole.scan(model, [text], out=tmp_path / "run", **OPTIONS)
     partial = unfinished.Partial(tmp_path / "run").path
     names = sorted(str(file.relative_to(partial)) for file in partial.rglob("*") if file.is_file())
-    assert {"plan/summary.json", "plan/identity.json", "plan/checkpoint.npz", "tokens.npy"} <= set(names)
+    assert {"plan/summary.json", "plan/identity.json", "plan/1-of-1.checkpoint.npz", "tokens.npy"} <= set(names)
     shutil.copytree(partial, tmp_path / "kept")
     noticed: list[str] = []
     for name in names:

@@ -14,6 +14,7 @@ import explored
 import pytest
 
 import keyhole
+from keyhole.common import files
 from keyhole.errors import DiskFull, KeyholeError, RunError, RunExists, UsageError
 from keyhole.export import site as module
 from keyhole.export.site import export
@@ -208,7 +209,7 @@ def test_an_export_is_replaced_with_and_without_swapping(
     shutil.copytree(exported, tmp_path / "site.replaced")
     (site / "data" / "stale.json").write_text("{}")
     if not swaps:
-        monkeypatch.setattr(module, "swap", lambda one, other: False)
+        monkeypatch.setattr(files, "swap", lambda one, other: False)
     export(run, site, force=True)
     assert tree(site) == tree(exported)
     assert [path.name for path in tmp_path.iterdir()] == ["site"]
@@ -225,7 +226,7 @@ def test_where_the_last_renaming_fails_the_old_export_is_back(
             raise OSError(errno.EIO, "no")
         return real(self, target)
 
-    monkeypatch.setattr(module, "swap", lambda one, other: False)
+    monkeypatch.setattr(files, "swap", lambda one, other: False)
     monkeypatch.setattr(Path, "rename", rename)
     with pytest.raises(RunError):
         export(run, site, force=True)
@@ -237,7 +238,7 @@ def test_two_names_are_swapped_in_one_step(tmp_path: Path) -> None:
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
         (tmp_path / name / name).touch()
-    if not module.swap(tmp_path / "one", tmp_path / "other"):
+    if not files.swap(tmp_path / "one", tmp_path / "other"):
         pytest.skip("this file system cannot")
     assert sorted(tree(tmp_path)) == ["one", "one/other", "other", "other/one"]
 

@@ -42,7 +42,7 @@ def prefixes(
     if valid:
         names = [str(name) for name in valid]
         field = run.manifest["config"]["text_field"] if any(_has_fields(name) for name in names) else None
-        units = corpus.units(names, kind, text_field=field)
+        units = corpus.units(names, kind, text_field=field, language=run.manifest["config"]["language"])
         texts = _reservoir((unit.text for unit in units), samples, random)
         sentences = model.tokenize(texts) if texts else []
         where, what = f"the held-out text {', '.join(os.path.basename(name) for name in names)}", ", ".join(names)

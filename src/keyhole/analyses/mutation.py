@@ -7,7 +7,7 @@ sentence has only a few different ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ..common.batching import batch_by_length
 from ..models.model import Model
 from ..store.run import Run
 from .stats import clustered_mean
@@ -54,7 +55,8 @@ def rows(
     changed = {name: np.full(len(picked.layer), np.nan) for name in DROPPED}
     work = _windows(run, picked, seed)
     advance = begin(len(work))
-    for batch in _batches(work, int(run.manifest["config"]["batch_tokens"])):
+    for numbers in batch_by_length([window.length for window in work], int(run.manifest["config"]["batch_tokens"])):
+        batch = [work[number] for number in numbers]
         _measure(run, model, picked, batch, changed)
         advance(len(batch))
     found = []
@@ -141,15 +143,6 @@ def reservoir(length: int, random: np.random.Generator) -> Ints:
     """For each prefix x_0..x_j of a window the place that is dropped: uniform over 0..j, and seldom a new one."""
     fresh = random.random(length) < 1 / np.arange(1, length + 1)
     return np.maximum.accumulate(np.where(fresh, np.arange(length), 0))
-
-
-def _batches(windows: list[_Window], tokens: int) -> Iterator[list[_Window]]:
-    ordered = sorted(windows, key=lambda window: -window.length)
-    at = 0
-    while at < len(ordered):
-        rows = max(1, tokens // (ordered[at].length + 1))
-        yield ordered[at : at + rows]
-        at += rows
 
 
 def _measure(

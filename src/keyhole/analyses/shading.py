@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ..common.batching import batch_by_length
 from ..models.model import Model
 from ..store import layout as store
 from ..store.run import Run
@@ -95,18 +96,14 @@ class _Windows:
             for units, positions in _sides(run, layer):
                 filled = units >= 0
                 wanted[self.of(units[filled], positions[filled])] = True
-        self.chosen = np.flatnonzero(wanted)
-        self.chosen = self.chosen[np.argsort(-self.lengths[self.chosen], kind="stable")]
-        bounds = [0]
-        while bounds[-1] < len(self.chosen):
-            rows = max(1, tokens // (int(self.lengths[self.chosen[bounds[-1]]]) + 1))
-            bounds.append(min(bounds[-1] + rows, len(self.chosen)))
-        self.bounds = bounds
+        chosen = np.flatnonzero(wanted)
+        batches = batch_by_length(self.lengths[chosen], tokens)
+        self.chosen, self.bounds = chosen[batches.order], batches.bounds
         self.batch = np.full(len(self.units), -1, np.int32)
         self.row = np.full(len(self.units), -1, np.int32)
-        sizes = np.diff(bounds)
+        sizes = np.diff(self.bounds)
         self.batch[self.chosen] = np.repeat(np.arange(len(sizes)), sizes)
-        self.row[self.chosen] = np.arange(len(self.chosen)) - np.repeat(bounds[:-1], sizes)
+        self.row[self.chosen] = np.arange(len(self.chosen)) - np.repeat(self.bounds[:-1], sizes)
 
     def batches(self) -> Iterator[Ints]:
         for begin, end in zip(self.bounds[:-1], self.bounds[1:], strict=True):

@@ -10,14 +10,13 @@ import contextlib
 import errno
 import os
 import re
-import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..common.files import swap, sync_folder
+from ..common.files import put_in_place, sync_folder
 from ..errors import DiskFull, RunError, RunExists, UsageError
 from ..store.run import Run
 from ..web.contract import Explorer, compact
@@ -197,28 +196,12 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _put_in_place(beside: Path, site: Path) -> None:
-    """The new export at the site's name. Where the system can swap two names, there is an export at every moment."""
+    """The new export at the site's name; the old one, if there is one, is deleted."""
     old = site.with_name(site.name + ".replaced")
-    if not site.exists():
-        beside.rename(site)
-    elif swap(beside, site):  # the old export is at `beside` now, under a lock that nobody holds
-        gone = beside.with_name(f"{beside.name}-{secrets.token_hex(4)}")
-        beside.rename(gone)
-        sync_folder(site.parent)
-        shutil.rmtree(gone, ignore_errors=True)
-    else:
-        _check_leftover(old)
-        shutil.rmtree(old, ignore_errors=True)
-        site.rename(old)
-        try:
-            beside.rename(site)
-        except BaseException:
-            old.rename(site)
-            raise
-    sync_folder(site.parent)
-    with contextlib.suppress(RunExists):
-        _check_leftover(old)
-        shutil.rmtree(old, ignore_errors=True)
+    _check_leftover(old)
+    shutil.rmtree(old, ignore_errors=True)
+    put_in_place(beside, site, old)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _flush(folder: Path) -> None:
