@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from keyhole.analyses.verdicts import wilson
+from keyhole.analyses.stats import rate_interval as wilson
 
 Tables = dict[str, list[dict[str, Any]]]
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from ..scanning.plan import held_out
 from ..store import layout as store
 from ..store.run import Run
+from ..store.values import Values
 
 Ints = npt.NDArray[np.int64]
 
@@ -21,6 +22,15 @@ def next_tokens(run: Run, slots: int | None = None) -> Ints:
     place = offsets[np.maximum(units, 0)] + positions + 1
     known = (units >= 0) & (place < offsets[np.maximum(units, 0) + 1])
     return np.where(known, tokens[np.where(known, place, 0)].astype(np.int64), -1)
+
+
+def agreement(run: Run, values: Values) -> npt.NDArray[np.float64]:
+    """Per cell the share of its triggers with a next token that is the value's top token; NaN if no trigger has one."""
+    follows = next_tokens(run)
+    known = follows >= 0
+    hits = (known & (follows == np.asarray(values.top_tokens[..., :1]))).sum(-1)
+    share: npt.NDArray[np.float64] = hits / np.where(known.any(-1), known.sum(-1), np.nan)
+    return share
 
 
 def last_tokens(run: Run, slots: int | None = None) -> Ints:
