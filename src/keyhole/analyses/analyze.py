@@ -82,7 +82,7 @@ def _choose(only: Sequence[str] | None) -> list[Analysis]:
     """The analyses to run, in the order of the list."""
     steps, names = registry.steps(), list(registry.schemas())
     others = [name for name in steps if name not in names]
-    known = f"The tables are: {', '.join(names)}. Steps without a table are: {', '.join(others)}."
+    known = f"The tables are: {', '.join(names)}. A step without a table is: {', '.join(others)}."
     for name in only or ():
         if name not in steps:
             raise UsageError(f"There is no table '{name}'. {known}")
