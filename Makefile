@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test bench bench-peers lint browser clean
+.PHONY: demo docs test bench bench-peers lint browser clean
 
 # torch first, at the pinned version: asked for on its own it resolves to the build that fits the machine
 .venv/ready: pyproject.toml constraints.txt
@@ -31,6 +31,10 @@ lint: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# what docs/analyses.md says of the analyses, from their records
+docs: .venv/ready
+	$(BIN)/python -m keyhole.analyses.docs
 
 bench: .venv/ready
 	$(BIN)/python bench/scan.py

@@ -215,10 +215,15 @@ class _FromRecords(TyperCommand):
             "held_out": _listed([each.name for each in listed if each.needs_held_out]),
             "cells": _listed([each.name for each in listed if "cells" in each.needs]),
         }
-        for parameter in self.params:
-            if said := getattr(parameter, "help", None):
-                parameter.help = said.format(**words)  # type: ignore[attr-defined]
-        super().format_help(ctx, formatter)
+        options: list[Any] = [each for each in self.params if getattr(each, "help", None)]
+        written = [(each, str(each.help)) for each in options]
+        try:
+            for parameter, text in written:
+                parameter.help = text.format(**words)
+            super().format_help(ctx, formatter)
+        finally:
+            for parameter, text in written:
+                parameter.help = text
 
 
 def _listed(names: list[str]) -> str:

@@ -37,10 +37,10 @@ NEEDS = {
     "head": "the model's final norm and unembedding",
     "values": "what every value says, read through the first lens",
     "lenses": "what every value says, read through each lens of `--lens`",
-    "prefixes": "random prefixes of held-out text",
-    "states": "what every layer does at the end of random prefixes of held-out text",
-    "cells": "how many random cells per layer to look at (`--cells`)",
-    "seed": "the seed of every random choice (`--seed`)",
+    "prefixes": "held-out prefixes",
+    "states": "what every layer does at their end",
+    "cells": "the number of random cells per layer (`--cells`)",
+    "seed": "the seed of random choices (`--seed`)",
     "begin": "a way to report progress",
 }
 """What an analysis can ask for: the names of the keyword arguments that its function is called with."""
