@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from . import __version__
 from .common.output import complain, printable, put_json, say
+from .views.help import FromRecords
 
 app = typer.Typer(
     name="keyhole",
@@ -203,35 +203,7 @@ def show(
     terminal.console().print(terminal.cell(Run(run)[cell], limit=limit))
 
 
-class _FromRecords(TyperCommand):
-    """A command whose help names the analyses, which the records say: they are read when the help is asked for."""
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        from .analyses import registry
-
-        listed = registry.analyses()
-        words = {
-            "steps": ", ".join(registry.steps()),
-            "held_out": _listed([each.name for each in listed if each.needs_held_out]),
-            "cells": _listed([each.name for each in listed if "cells" in each.needs]),
-        }
-        options: list[Any] = [each for each in self.params if getattr(each, "help", None)]
-        written = [(each, str(each.help)) for each in options]
-        try:
-            for parameter, text in written:
-                parameter.help = text.format(**words)
-            super().format_help(ctx, formatter)
-        finally:
-            for parameter, text in written:
-                parameter.help = text
-
-
-def _listed(names: list[str]) -> str:
-    """`a, b and c`."""
-    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
-
-
-@app.command(cls=_FromRecords)
+@app.command(cls=FromRecords)
 def analyze(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
     valid: Annotated[
