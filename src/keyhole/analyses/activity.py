@@ -32,12 +32,13 @@ PAPER_SAMPLE = 160
 def rows(run: Run) -> Found:
     """One row per layer. The interval takes each distinct prefix as one draw, which yields a share of active cells."""
     stats = run.stats
-    n = int(stats.n[0, 0])
+    n = int(stats.n[0])
     found = []
     for layer in range(run.layers):
-        fraction = float(stats.active[layer].sum() / (n * run.cells))
+        active = stats.active[run.cells.span(layer)]
+        fraction = float(active.sum() / (n * len(active)))
         lo, hi = wilson(fraction * n, n)
-        dead = int(np.count_nonzero(stats.active[layer] == 0))
+        dead = int(np.count_nonzero(active == 0))
         found.append({"layer": layer, "n": n, "active_fraction": fraction, "lo": lo, "hi": hi, "dead": dead})
     return Found(found)
 

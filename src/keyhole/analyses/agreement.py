@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..store.run import Run
-from ..store.values import Values
+from ..store.values import Values, shares
 from . import targets
 from .claims import above, percent, trend
 from .record import (
@@ -51,7 +51,8 @@ def of_lens(run: Run, values: Values) -> list[Row]:
     found = []
     for name, wanted in (("next", targets.next_tokens(run, 1)), ("last", targets.last_tokens(run, 1))):
         for layer in range(run.layers):
-            found.append(_row(layer, name, values.lens, top[layer], wanted[layer, :, 0], frequency))
+            span = run.cells.span(layer)
+            found.append(_row(layer, name, values.lens, top[span], wanted[span, 0], frequency))
     return found
 
 
@@ -192,7 +193,7 @@ ANALYSIS = Analysis(
             "agreement",
             "how often the value's top token follows the key's triggers",
             "value",
-            lambda run, values: None if values is None else targets.agreement(run, values),
+            lambda _, values: None if values is None else shares(*values.hits(slice(None))),
         ),
     ),
 )

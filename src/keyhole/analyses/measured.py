@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..cells import Cells
 from ..store import layout as store
 from ..store import tables
 from ..store.run import Run
@@ -46,7 +45,7 @@ class Measured:
 
 
 def shape_of(run: Run) -> Shape:
-    return Shape(Cells.of_widths([run.cells] * run.layers), len(run.vocabulary), run.signed)
+    return Shape(run.cells, len(run.vocabulary), run.signed)
 
 
 def filled(run: Run) -> list[str]:

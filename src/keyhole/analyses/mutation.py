@@ -81,7 +81,9 @@ def rows(
             change = changed[name][here] / picked.coefficient[here] - 1
             mean, lo, hi = clustered_mean(change, picked.cell[here])
             found.append({"layer": layer, "dropped": name, "n": len(change), "mean_change": mean, "lo": lo, "hi": hi})
-    return Found(found, {"cells": min(cells, run.cells), "triggers": min(MOST, run.top), "one_token": picked.skipped})
+    most = [min(cells, run.cells.size(layer)) for layer in range(run.layers)]
+    facts = {"cells": max(most), "cells_least": min(most), "triggers": min(MOST, run.top), "one_token": picked.skipped}
+    return Found(found, dict(facts))
 
 
 def pick(run: Run, cells: int, seed: int) -> Picked:
@@ -89,25 +91,25 @@ def pick(run: Run, cells: int, seed: int) -> Picked:
     random = np.random.default_rng(seed)
     parts: list[tuple[Ints, ...]] = []
     for layer in range(run.layers):
-        alive = np.flatnonzero(np.asarray(run.units[layer, :, 0]) >= 0)
+        here = run.layer(layer)
+        alive = np.flatnonzero(here.units[:, 0] >= 0)
         chosen = np.sort(random.choice(alive, min(cells, len(alive)), replace=False))
-        units = np.asarray(run.units[layer, chosen, :MOST]).astype(np.int64)
+        units = here.units[chosen, :MOST].astype(np.int64)
         which, slot = np.nonzero(units >= 0)
-        parts.append((np.full(len(which), layer), chosen[which], slot))
-    layers, inside, slots = (np.concatenate(column) for column in zip(*parts, strict=True))
-    positions = np.asarray(run.positions)[layers, inside, slots].astype(np.int64)
-    room = run.context - int(run.manifest["config"]["starts"])
-    starts = positions // room * room
+        parts.append((np.full(len(which), layer), chosen[which], run.cells.places(layer, chosen[which]), slot))
+    layers, inside, places, slots = (np.concatenate(column) for column in zip(*parts, strict=True))
+    positions = run.positions[places, slots].astype(np.int64)
+    starts = positions // run.room * run.room
     lengths = positions - starts + 1
     kept = lengths > 1
-    at = (layers[kept], inside[kept], slots[kept])
+    at = (places[kept], slots[kept])
     return Picked(
-        layer=at[0],
-        cell=at[1],
-        unit=np.asarray(run.units)[at].astype(np.int64),
+        layer=layers[kept],
+        cell=inside[kept],
+        unit=run.units[at].astype(np.int64),
         start=starts[kept],
         length=lengths[kept],
-        coefficient=np.asarray(run.coefficients)[at].astype(np.float64),
+        coefficient=run.coefficients[at].astype(np.float64),
         skipped=int((~kept).sum()),
     )
 
@@ -213,8 +215,10 @@ def less_in_upper_layers(measured: Measurement) -> Verdict:
 
 
 def note(facts: Facts) -> str:
+    least, most = facts["cells_least"], facts["cells"]
+    cells = f"{most}" if least == most else f"{least} to {most}"
     return (
-        f"{facts['cells']} cells a layer, up to {facts['triggers']} triggers each; {facts['one_token']:,} triggers of one token "
+        f"{cells} cells a layer, up to {facts['triggers']} triggers each; {facts['one_token']:,} triggers of one token "
         "have nothing to drop from and are left out"
     )
 
@@ -235,7 +239,8 @@ ANALYSIS = Analysis(
         "hi": Column("DOUBLE", "upper end"),
     },
     facts={
-        "cells": Column("BIGINT", "random cells per layer"),
+        "cells": Column("BIGINT", "random cells per layer, at most"),
+        "cells_least": Column("BIGINT", "random cells of the narrowest layer, if it has fewer; else the same"),
         "triggers": Column("BIGINT", "triggers per cell, at most"),
         "one_token": Column("BIGINT", "triggers of one token, which are left out"),
     },

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..cells import plain_address
 from ..common import output
 from ..common.output import printable
 from ..errors import RunError
@@ -129,7 +130,7 @@ def _shade(shade: int) -> str:
 
 def _value(cell: Cell, lens: str) -> str:
     said, at = values.Values(cell.run, lens), (cell.layer, cell.index)
-    facts = f"norm {number(said.norms[at], '.3g')}, max p {number(said.max_prob[at], '.2%')}"
+    facts = f"norm {number(said.norms[cell.place], '.3g')}, max p {number(said.max_prob[cell.place], '.2%')}"
     parts = []
     for title, tokens in (("promotes", said.promoted(*at, TOKENS)), ("demotes", said.demoted(*at, TOKENS))):
         lengths = [abs(token.logit) if math.isfinite(token.logit) else 0.0 for token in tokens]
@@ -188,27 +189,25 @@ def _finish(run: Run, chart: Any, title: str) -> Chart:
 def layer(layer: Layer) -> str:
     """The cells with the largest coefficients, and what they say."""
     run, place = layer.run, layer.index
-    stats = run.stats
-    dead = int(np.count_nonzero(stats.active[place] == 0))
-    strongest = np.argsort(-stats.max[place], kind="stable")[:CELLS].tolist()
+    stats = layer.stats
+    dead = int(np.count_nonzero(stats.active == 0))
+    strongest = np.argsort(-stats.max, kind="stable")[:CELLS].tolist()
     said = next((values.Values(run, lens) for lens in values.available(run)), None)
     rows = []
     for index in strongest:
         triggers = run.triggers(place, index)[:1]
         fields = [
-            f"L{place}.{index}",
-            number(stats.active_fraction[place, index], ".2%"),
-            number(stats.max[place, index], ".3g"),
+            layer[index].address,
+            number(stats.active_fraction[index], ".2%"),
+            number(stats.max[index], ".3g"),
             "".join(f'<bdi class="line">{_tail(t)}</bdi>' for t in triggers) or "–",
         ]
         if said:
             fields.append(" ".join(_token(token.piece) for token in said.promoted(place, index, 3)))
         rows.append(fields)
     head = ["cell", "fires on", "largest m", "strongest trigger", *(["promotes"] if said else [])]
-    shown = f"The {len(rows)} of {run.cells:,} cells with the largest coefficients"
-    facts = (
-        f"fires on {number(stats.active_fraction[place].mean(), '.1%')} of the prefixes on average; {dead:,} dead cells"
-    )
+    shown = f"The {len(rows)} of {len(layer):,} cells with the largest coefficients"
+    facts = f"fires on {number(stats.active_fraction.mean(), '.1%')} of the prefixes on average; {dead:,} dead cells"
     return _page(
         f"<h4>Layer {place}</h4>",
         f'<div class="soft">{_html(name(run))}, layer {place} of {run.layers}; {facts}. {shown}.</div>',
@@ -227,10 +226,9 @@ def layer_chart(layer: Layer) -> Chart:
     import altair as alt
 
     run, number = layer.run, layer.index
-    fractions, largest = run.stats.active_fraction[number], run.stats.max[number]
     rows = [
-        {"cell": f"L{number}.{index}", "active": output.plain(fraction), "largest": output.plain(most)}
-        for index, (fraction, most) in enumerate(zip(fractions, largest, strict=True))
+        {"cell": cell.address, "active": output.plain(fraction), "largest": output.plain(most)}
+        for cell, fraction, most in zip(layer, layer.stats.active_fraction, layer.stats.max, strict=True)
     ]
     dots = (
         alt.Chart(alt.InlineData(values=rows))
@@ -241,7 +239,7 @@ def layer_chart(layer: Layer) -> Chart:
             tooltip=["cell:N", alt.Tooltip("active:Q", format=".2%"), alt.Tooltip("largest:Q", format=".3~g")],
         )
     )
-    return _finish(run, dots, f"layer {number}, {run.cells:,} cells")
+    return _finish(run, dots, f"layer {number}, {len(layer):,} cells")
 
 
 # A prompt
@@ -290,4 +288,4 @@ def _first(pairs: Sequence[Sequence[Any]]) -> str:
 
 def _contribution(layer: int, one: dict[str, Any], measure: str) -> str:
     value = one[measure]
-    return f'L{layer}.{one["cell"]} <span class="soft">{"–" if value is None else f"{value:.2f}"}</span>'
+    return f'{plain_address(layer, one["cell"])} <span class="soft">{"–" if value is None else f"{value:.2f}"}</span>'

@@ -22,7 +22,6 @@ import numpy.typing as npt
 from .. import __version__
 from ..analyses import registry
 from ..analyses.measured import Measured
-from ..store import layout as store
 from ..store import shading, values
 from ..store.annotations import KINDS, kinds, notes
 from ..store.annotations import read as read_annotations
@@ -99,7 +98,7 @@ class Explorer:
         yield from (f"tokens/{page}.json" for page in range(self.search.token_pages))
         yield from (f"words/{bucket}.json" for bucket in range(self.search.buckets))
         yield from (f"units/{page}.json" for page in self.search.pages_with_triggers())
-        yield from (f"cells/{layer}/{cell}.json" for layer in range(run.layers) for cell in range(run.cells))
+        yield from (f"cells/{layer}/{cell}.json" for layer, cell in run.cells)
 
     def answer(self, path: str) -> Any:
         """The value at an address below data/."""
@@ -115,15 +114,14 @@ class Explorer:
             return plain[name]()
         bounds = {
             "layers": (self.run.layers,),
-            "cells": (self.run.layers, self.run.cells),
             "tokens": (self.search.token_pages,),
             "words": (self.search.buckets,),
             "units": (self.search.unit_pages,),
         }.get(name)
+        if name == "cells" and len(numbers) == 2 and self.run.cells.has(*numbers):
+            return self.cell(*numbers)
         if not bounds or len(bounds) != len(numbers) or any(n >= b for n, b in zip(numbers, bounds, strict=True)):
             raise NotThere(path)
-        if name == "cells":
-            return self.cell(*numbers)
         if name == "layers":
             return self.layer(*numbers)
         if name == "tokens":
@@ -169,7 +167,7 @@ class Explorer:
             "live": self.live,
             "checksum": run.manifest["checksum"],
             "model": {"name": show.name(run), "family": model["family"]}
-            | {"layers": run.layers, "cells": run.cells, "signed": run.signed},
+            | {"layers": run.layers, "cells": run.cells.sizes, "signed": run.signed},
             "corpus": {"sources": [os.path.basename(os.path.normpath(str(s))) for s in corpus["sources"]]}
             | {name: corpus[name] for name in counts},
             "config": {name: config[name] for name in ("top", "per", "unit", "context")},
@@ -195,14 +193,14 @@ class Explorer:
         ]
         marked = kinds(run)
         if marked:
-            data = np.full((run.layers, run.cells), 255, np.uint8)
-            for (layer, cell), kind in marked.items():
-                data[layer, cell] = KINDS.index(kind)
+            data = np.full(len(run.cells), 255, np.uint8)
+            for at, kind in marked.items():
+                data[run.cells.place(*at)] = KINDS.index(kind)
             measures.append(
                 {"name": "pattern", "title": "what annotators found", "lo": 0, "hi": 254, "scale": "linear"}
                 | {"kinds": list(KINDS), "data": packed(data)}
             )
-        return {"layers": run.layers, "cells": run.cells, "measures": measures}
+        return {"layers": run.layers, "cells": run.cells.sizes, "measures": measures}
 
     def figures(self) -> dict[str, Any]:
         """The report's figures that have numbers, with what the paper found and what was found here."""
@@ -236,36 +234,36 @@ class Explorer:
     # A layer
 
     def layer(self, layer: int) -> dict[str, Any]:
-        run, stats = self.run, self.run.stats
+        run, stats, span = self.run, self.run.layer(layer).stats, self.run.cells.span(layer)
         tails, lasts, follows = self._top_triggers(layer)
         columns: dict[str, list[Any]] = {
-            "active": shorts(stats.active_fraction[layer]),
-            "max": shorts(stats.max[layer]),
-            "min": shorts(stats.min[layer]),
+            "active": shorts(stats.active_fraction),
+            "max": shorts(stats.max),
+            "min": shorts(stats.min),
             "trigger": tails,
             "last": lasts,
             "next": follows,
-            "dead": (stats.active[layer] == 0).astype(int).tolist(),
+            "dead": (stats.active == 0).astype(int).tolist(),
         }
         if self.values:
             said, piece = self.values[0], run.vocabulary.piece
             columns |= {
-                "promotes": [[piece(token) for token in row] for row in said.top_tokens[layer, :, :3].tolist()],
+                "promotes": [[piece(token) for token in row] for row in said.top_tokens[span, :3].tolist()],
                 "agreement": shorts(self.agreement(layer)),
-                "max_prob": shorts(said.max_prob[layer]),
-                "norm": shorts(said.norms[layer]),
+                "max_prob": shorts(said.max_prob[span]),
+                "norm": shorts(said.norms[span]),
             }
         return {"layer": layer, "columns": columns}
 
     def _top_triggers(self, layer: int) -> tuple[list[str | None], list[str | None], list[str | None]]:
         """Of each cell the strongest trigger: the end of its text, its last token, the next one."""
         run, piece = self.run, self.run.vocabulary.piece
-        first = run.units[layer, :, 0] >= 0
-        run.check_places(run.units[layer, :, 0][first], run.positions[layer, :, 0][first])
+        units, positions = run.layer(layer).units[:, 0], run.layer(layer).positions[:, 0]
+        run.check_places(units[units >= 0], positions[units >= 0])
         tails: list[list[int]] = []
         lasts: list[str | None] = []
         follows: list[str | None] = []
-        for unit, position in zip(run.units[layer, :, 0].tolist(), run.positions[layer, :, 0].tolist(), strict=True):
+        for unit, position in zip(units.tolist(), positions.tolist(), strict=True):
             if unit < 0:
                 tails.append([])
                 lasts.append(None)
@@ -280,30 +278,18 @@ class Explorer:
 
     def agreement(self, layer: int, *, lens: int = 0) -> npt.NDArray[np.float64]:
         """[cells] the share of the triggers with a next token that is the value's top token; NaN where none has one."""
-        next_ids = self.next_ids(layer)
-        top = np.asarray(self.values[lens].top_tokens[layer, :, :1])
-        known = (next_ids >= 0).sum(1)
-        hits = ((next_ids == top) & (next_ids >= 0)).sum(1)
-        with np.errstate(invalid="ignore"):
-            share: npt.NDArray[np.float64] = hits / np.where(known, known, np.nan)
-        return share
+        return values.shares(*self.values[lens].hits(self.run.cells.span(layer)))
 
     def next_ids(self, layer: int) -> npt.NDArray[np.int64]:
         """[cells, top] the token behind each trigger; −1 where there is none."""
-        units, positions = np.asarray(self.run.units[layer]), np.asarray(self.run.positions[layer])
-        offsets = self.run.unit_offsets
-        self.run.check_places(units[units >= 0], positions[units >= 0])
-        after = offsets[units] + positions + 1
-        there = (units >= 0) & (after < offsets[np.minimum(units + 1, len(offsets) - 1)])
-        found = np.full(units.shape, -1, np.int64)
-        found[there] = self.run.tokens[after[there]]
-        return found
+        here = self.run.layer(layer)
+        return self.run.next_tokens(here.units, here.positions)
 
     # A cell
 
     def cell(self, layer: int, index: int) -> dict[str, Any]:
         cell = self.run.cell(layer, index)
-        stats = cell.stats
+        stats, address = cell.stats, self.run.cells.address
         return {
             "address": cell.address,
             "layer": layer,
@@ -314,17 +300,17 @@ class Explorer:
             "histogram": self._histogram(layer, index),
             "triggers": self._triggers(layer, index, negative=False),
             "negative": self._triggers(layer, index, negative=True),
-            "values": [self._value(said, layer, index) for said in self.values],
-            "similar_keys": [[f"L{a}.{b}", n] for a, b, n in self.search.similar_keys(layer, index)],
-            "similar_values": self._similar_values(layer, index),
+            "values": [self._value(said, cell.place) for said in self.values],
+            "similar_keys": [[address(place), n] for place, n in self.search.similar_keys(cell.place)],
+            "similar_values": self._similar_values(cell.place),
         }
 
     def _triggers(self, layer: int, index: int, *, negative: bool) -> list[list[Any]]:
         """A row a trigger, for an export is mostly these: [coefficient, unit, position, tokens of the unit left out before
         what is shown, and after it, how often the prefix occurs, the tokens shown, their shades where there are any]."""
         run, piece = self.run, self.run.vocabulary.piece
-        side = "_negative" if negative else ""
-        coefficients, units, positions = (getattr(run, name + side)[layer, index] for name in store.TRIGGERS)
+        place = run.cells.place(layer, index)
+        coefficients, units, positions = (array[place] for array in run.side(negative))
         filled = int(np.count_nonzero(units >= 0))
         units, positions, offsets = units[:filled], positions[:filled], run.unit_offsets
         run.check_places(units, positions)
@@ -340,8 +326,8 @@ class Explorer:
             found.append(trigger)
         return found
 
-    def _value(self, said: values.Values, layer: int, index: int) -> dict[str, Any]:
-        at, piece = (layer, index), self.run.vocabulary.piece
+    def _value(self, said: values.Values, at: int) -> dict[str, Any]:
+        piece = self.run.vocabulary.piece
 
         def tokens(which: npt.NDArray[Any], logits: npt.NDArray[Any]) -> list[list[Any]]:
             return [[piece(t), short(x, 4)] for t, x in zip(which[at].tolist(), logits[at].tolist(), strict=True)]
@@ -353,29 +339,21 @@ class Explorer:
             "entropy": short(said.entropy[at]),
             "promoted": tokens(said.top_tokens, said.top_logits),
             "demoted": tokens(said.bottom_tokens, said.bottom_logits),
-            "agreement": self._agrees(said.top_tokens, "", layer, index),
-            "negative_agreement": self._agrees(said.bottom_tokens, "_negative", layer, index),
+            "agreement": self._agrees(said, at),
+            "negative_agreement": self._agrees(said, at, negative=True),
             "rank": int(said.ranks[at]) or None,
         }
 
-    def _agrees(self, tokens: npt.NDArray[Any], side: str, layer: int, index: int) -> dict[str, Any] | None:
+    def _agrees(self, said: values.Values, at: int, *, negative: bool = False) -> dict[str, Any] | None:
         """How often the value's first token on one side is what followed the triggers of that side."""
-        run, token = self.run, int(tokens[layer, index, 0])
-        units, positions = (getattr(run, name + side)[layer, index].tolist() for name in ("units", "positions"))
-        hits = known = 0
-        for unit, position in zip(units, positions, strict=True):
-            if unit >= 0 and position + 1 < len(ids := run.unit_tokens(unit)):
-                known += 1
-                hits += int(ids[position + 1]) == token
-        return {"token": run.vocabulary.piece(token), "hits": hits, "of": known} if known else None
+        hits, known = map(int, said.hits(at, negative=negative))
+        token = int((said.bottom_tokens if negative else said.top_tokens)[at, 0])
+        return {"token": self.run.vocabulary.piece(token), "hits": hits, "of": known} if known else None
 
-    def _similar_values(self, layer: int, index: int) -> list[list[Any]]:
+    def _similar_values(self, at: int) -> list[list[Any]]:
         arrays = self._once.get("similar values", partial(values.similar_arrays, self.run))
-        if arrays is None:
-            return []
-        places, cosines = (array[layer, index].tolist() for array in arrays)
-        named = (divmod(place, self.run.cells) for place in places)
-        return [[f"L{a}.{b}", short(cosine, 3)] for (a, b), cosine in zip(named, cosines, strict=True)][:10]
+        near = [] if arrays is None else values.similar_at(self.run, arrays, at)
+        return [[other.address, short(other.cosine, 3)] for other in near][:10]
 
     def _histogram(self, layer: int, index: int) -> dict[str, Any] | None:
         """Counts between two edges, in bins of one width."""

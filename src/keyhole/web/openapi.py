@@ -53,7 +53,7 @@ def describe(explorer: Explorer) -> dict[str, Any]:
     def below(limit: int) -> Schema:
         return {"type": "integer", "minimum": 0, "maximum": limit - 1}
 
-    layer, cell = below(run.layers), below(run.cells)
+    layer, cell = below(run.layers), below(max(run.cells.size(layer) for layer in range(run.layers)))
     data = {
         "run": ("What was scanned.", _about(), {}),
         "map": ("Every cell, a byte a measure.", _map(), {}),

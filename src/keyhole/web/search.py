@@ -7,7 +7,7 @@ import threading
 import unicodedata
 from array import array
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -94,20 +94,16 @@ class Search:
         return -(-len(self.run.vocabulary) // PAGE)
 
     def tokens(self, values: Values | None, page: int) -> dict[str, dict[str, list[list[float]]]]:
-        """For each of a page's tokens the cells whose values promote and demote it: [place, logit, rank]. A cell's place is
-        layer × cells + cell."""
+        """For each of a page's tokens the cells whose values promote and demote it: [place, logit, rank]."""
         found: dict[str, dict[str, list[list[float]]]] = {"promoted": {}, "demoted": {}}
         if values is None:
             return found
         for name, side in (("promoted", "top"), ("demoted", "bottom")):
-            offsets, places, logits = self._once.get(f"tokens {side}", partial(values.places, side))
-            kept, flat = logits.shape[-1], logits.reshape(-1)
-            for token in range(page * PAGE, min((page + 1) * PAGE, len(offsets) - 1)):
-                at = np.asarray(values.inside(places[int(offsets[token]) : int(offsets[token + 1])], logits), np.int64)
-                if len(at):
-                    which, slots = np.divmod(at, kept)
-                    strengths = [float(f"{x:.3g}") for x in flat[at]]
-                    rows = zip(which.tolist(), strengths, (slots + 1).tolist(), strict=True)
+            for token in range(page * PAGE, min((page + 1) * PAGE, values.vocabulary)):
+                places, ranks, logits = values.said_by(side, token)
+                if len(places):
+                    strengths = [float(f"{x:.3g}") for x in logits]
+                    rows = zip(places.tolist(), strengths, ranks.tolist(), strict=True)
                     found[name][str(token)] = [list(row) for row in rows]
         return found
 
@@ -157,14 +153,13 @@ class Search:
         return text, ends
 
     def _by_unit(self) -> tuple[npt.NDArray[Any], ...]:
-        """Every trigger of both sides in the order of its unit: units, cells, positions, signs."""
+        """Every trigger of both sides in the order of its unit: units, places of cells, positions, signs."""
         sides = []
-        for sign, side in ((1, ""), (-1, "_negative"))[: 2 if self.run.signed else 1]:
-            units = np.asarray(getattr(self.run, "units" + side)).reshape(-1)
-            filled = np.flatnonzero(units >= 0)
-            positions = np.asarray(getattr(self.run, "positions" + side)).reshape(-1)[filled]
-            cells = (filled // self.run.top).astype(np.int32)
-            sides.append((units[filled], cells, positions, np.full(len(filled), sign, np.int8)))
+        for negative, side in self.run.sides.items():
+            filled = side.units >= 0
+            places = np.nonzero(filled)[0].astype(np.int32)
+            signs = np.full(len(places), -1 if negative else 1, np.int8)
+            sides.append((side.units[filled], places, side.positions[filled], signs))
         columns = [np.concatenate(parts) for parts in zip(*sides, strict=True)]
         order = np.argsort(columns[0], kind="stable")  # within a unit: the positive side first, by cell
         return tuple(column[order] for column in columns)
@@ -190,11 +185,10 @@ class Search:
 
     # Keys that fire on the same prefixes
 
-    def similar_keys(self, layer: int, cell: int) -> list[tuple[int, int, int]]:
-        """The keys that share most triggers with this one: (layer, cell, how many)."""
+    def similar_keys(self, own: int) -> list[tuple[int, int]]:
+        """The keys that share most triggers with the one at place `own`: (place, how many)."""
         prefixes, cells = self._once.get("prefixes", self._by_prefix)
-        own = layer * self.run.cells + cell
-        mine = self._prefixes(layer, cell)
+        mine = self._prefixes(own)
         begins, ends = np.searchsorted(prefixes, mine), np.searchsorted(prefixes, mine, "right")
         shared = [cells[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
         if not shared:
@@ -202,11 +196,11 @@ class Search:
         others, counts = np.unique(np.concatenate(shared), return_counts=True)
         counts[others == own] = 0
         most = np.argsort(-counts, kind="stable")[:SIMILAR]
-        return [(*divmod(int(others[i]), self.run.cells), int(counts[i])) for i in most if counts[i]]
+        return [(int(others[i]), int(counts[i])) for i in most if counts[i]]
 
-    def _prefixes(self, layer: int, cell: int) -> npt.NDArray[np.int64]:
+    def _prefixes(self, place: int) -> npt.NDArray[np.int64]:
         """A cell's triggers, each as the index of its last token in the corpus."""
-        units, positions = self.run.units[layer, cell], self.run.positions[layer, cell]
+        units, positions = self.run.units[place], self.run.positions[place]
         filled = units >= 0
         found: npt.NDArray[np.int64] = self._offsets[units[filled]] + positions[filled]
         return found
@@ -216,8 +210,7 @@ class Search:
         return self._once.get("offsets", lambda: np.asarray(self.run.unit_offsets, np.int64))
 
     def _by_prefix(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-        units, positions = np.asarray(self.run.units).reshape(-1), np.asarray(self.run.positions).reshape(-1)
-        filled = np.flatnonzero(units >= 0)
-        prefixes = self._offsets[units[filled]] + positions[filled]
+        filled = self.run.units >= 0
+        prefixes = self._offsets[self.run.units[filled]] + self.run.positions[filled]
         order = np.argsort(prefixes, kind="stable")
-        return prefixes[order], (filled[order] // self.run.top).astype(np.int32)
+        return prefixes[order], np.nonzero(filled)[0][order].astype(np.int32)

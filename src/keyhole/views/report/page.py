@@ -121,7 +121,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
     size = f"{corpus['documents']:,} documents, {corpus['units']:,} {config['unit']}s, {corpus['tokens']:,} tokens"
     return [
         ("Model", f"{text.name(run)}{revision} ({model['family']})"),
-        ("Cells", f"{run.layers} layers × {run.cells:,} = {run.layers * run.cells:,}"),
+        ("Cells", f"{run.cells.summary.removesuffix(' cells')} = {len(run.cells):,}"),
         ("Corpus", sources),
         ("Text", size),
         ("Scanned", f"{corpus['scanned_prefixes']:,} distinct prefixes; {run.top} triggers a key{one}"),
