@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test bench bench-peers lint browser clean
+.PHONY: demo docs test bench bench-peers lint browser clean
 
 # torch first, at the pinned version: asked for on its own it resolves to the build that fits the machine
 .venv/ready: pyproject.toml constraints.txt
@@ -39,6 +39,10 @@ lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+
+# what docs/analyses.md says of the analyses, from their records
+docs: .venv/ready
+	$(BIN)/python -m keyhole.analyses.docs
 
 bench: .venv/ready
 	$(BIN)/python bench/scan.py

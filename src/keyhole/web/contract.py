@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import __version__
-from ..analyses import paper
+from ..analyses import registry
 from ..analyses.measured import Measured
 from ..store import shading, values
 from ..store.annotations import KINDS, kinds, notes
@@ -187,13 +187,10 @@ class Explorer:
     def map(self) -> dict[str, Any]:
         """Every cell as a byte a measure: 255 unknown, 0 to 254 between the measure's ends."""
         run = self.run
-        measures = [_measure("activity", "how often the key fires", run.stats.active_fraction)]
-        if self.values:
-            shares = np.concatenate([self.agreement(layer) for layer in range(run.layers)])
-            measures.append(_measure("agreement", "how often the value's top token follows the key's triggers", shares))
-            measures.append(
-                _measure("max_prob", "how sure the value is of one token", self.values[0].max_prob, log=True)
-            )
+        measures = [
+            _measure(measure.name, measure.title, numbers, log=measure.log)
+            for measure, numbers in registry.cell_measures(run, self.values[0] if self.values else None)
+        ]
         marked = kinds(run)
         if marked:
             data = np.full(len(run.cells), 255, np.uint8)
@@ -207,27 +204,23 @@ class Explorer:
 
     def figures(self) -> dict[str, Any]:
         """The report's figures that have numbers, with what the paper found and what was found here."""
-        run = self.run
-        measured = Measured.read(run)
-        charts = figures.draw(measured.tables, figures.Look(run.layers, len(run.vocabulary), figures.PAGE))
         return {
             "figures": [
                 {
-                    "name": finding.name,
-                    "label": finding.label,
-                    "title": finding.title,
-                    "caption": finding.caption,
-                    "note": measured.notes.get(figures.FIGURES[finding.name].table, ""),
-                    "spec": figures.spec(charts[finding.name], page=True),
-                    "finding": finding.finding,
-                    "published": finding.published,
+                    "name": drawn.figure.name,
+                    "label": drawn.figure.label,
+                    "title": drawn.figure.title,
+                    "caption": drawn.figure.caption,
+                    "note": drawn.note,
+                    "spec": figures.spec(drawn.chart, page=True),
+                    "finding": drawn.figure.paper.finding if drawn.figure.paper else "",
+                    "published": drawn.figure.paper.published if drawn.figure.paper else "",
                     "verdicts": [
                         {"claim": v.claim, "verdict": v.outcome, "why": v.evidence, "test": v.test}
-                        for v in measured.verdicts.get(finding.name, [])
+                        for v in drawn.verdicts
                     ],
                 }
-                for finding in paper.FINDINGS
-                if finding.name in charts
+                for drawn in figures.draw_all(Measured.read(self.run), figures.PAGE)
             ]
         }
 

@@ -221,7 +221,7 @@ async function figures(place, signal) {
             h(
               "figcaption",
               {},
-              h("b", {}, `${figure.label}. `),
+              figure.label && h("b", {}, `${figure.label}. `),
               visible(figure.caption),
               figure.note && h("i", {}, ` ${capital(figure.note)}.`),
             ),
@@ -229,9 +229,9 @@ async function figures(place, signal) {
           h(
             "div",
             { class: "aside" },
-            h("h4", {}, "The paper"),
-            h("p", {}, visible(figure.finding)),
-            h("p", { class: "published" }, visible(figure.published)),
+            figure.finding && h("h4", {}, "The paper"),
+            figure.finding && h("p", {}, visible(figure.finding)),
+            figure.published && h("p", { class: "published" }, visible(figure.published)),
             figure.verdicts.length > 0 && h("h4", {}, "Here"),
             figure.verdicts.map((verdict) =>
               h(
