@@ -149,7 +149,7 @@ def test_annotating_loses_nothing(live_page: Any, live: Site) -> None:
     save.click()
     until(page, f"!document.title.startsWith('Annotate L0.{cell} ')")
     page.wait_for_selector(".marks")
-    (saved,) = [each for each in annotations.read(live.run) if each.annotator == "ann"]
+    (saved,) = [each for each in annotations.read_annotations(live.run) if each.annotator == "ann"]
     assert saved.to_json() == {
         "annotator": "ann",
         "layer": 0,
@@ -164,7 +164,7 @@ def test_annotating_loses_nothing(live_page: Any, live: Site) -> None:
     page.get_by_role("button", name="Skip").click()
     until(page, "address => !document.title.startsWith('Annotate ' + address)", address)
     page.wait_for_selector(".marks")
-    assert sum(each.skipped for each in annotations.read(live.run)) == 1
+    assert sum(each.skipped for each in annotations.read_annotations(live.run)) == 1
     go(page, live, f"#/L0/{cell}")
     page.wait_for_selector("#note")
     assert "a <i>shape</i>" in page.locator(".written").inner_text()
@@ -180,7 +180,7 @@ def test_notes_are_kept(live_page: Any, live: Site) -> None:
     go(page, live, "#/L1/11")
     page.get_by_label("A note on L1.11").fill("fires on <cats>")
     page.wait_for_selector("text=Saved.")
-    assert annotations.notes(live.run)["L1.11"] == "fires on <cats>"
+    assert annotations.read_notes(live.run)["L1.11"] == "fires on <cats>"
     page.reload()
     page.wait_for_selector("#note")
     assert page.get_by_label("A note on L1.11").input_value() == "fires on <cats>"

@@ -20,7 +20,8 @@ from pathlib import Path
 from ..common.files import swap, sync_folder
 from ..errors import DiskFull, RunError, RunExists, UsageError
 from ..store.run import Run
-from ..web.contract import Explorer, compact
+from ..web.contract import Explorer
+from ..web.pack import compact
 from ..web.routes import static_file, static_files
 
 Progress = Callable[[str, int], Callable[[int], None]]
