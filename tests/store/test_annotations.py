@@ -126,7 +126,7 @@ def test_many_save_at_once(run: keyhole.Run) -> None:
     threads = [threading.Thread(target=work, args=(name,)) for name in ("ann", "ann", "bob")]
     [t.start() for t in threads]
     [t.join() for t in threads]
-    assert annotations._read(run)[1] == 0
+    assert annotations._read_annotations(run)[1] == 0
     assert len(annotations.read_annotations(run)) == 8
     assert len(annotations.read_notes(run)) == 8
 

@@ -76,4 +76,4 @@ def test_a_run_without_values_has_cells_to_begin_with(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("\n".join(f"The cat number {i} sat." for i in range(20)), encoding="utf-8")
     run = keyhole.scan(explored.model(), [text], out=tmp_path / "run", top=5, unit="line", context=64)
-    assert Explorer(run).about()["worth"]
+    assert Explorer(run).about().worth

@@ -28,7 +28,7 @@ LEAST = 3
 """The least number of triggers in which a pattern recurs."""
 PATTERNS, DESCRIPTION, NOTE = 50, 2000, 10_000
 """Upper bounds: patterns per cell, characters per description, characters per note."""
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}", re.ASCII)
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_\-]{0,39}", re.ASCII)
 """An annotator's name. It is stored in lower case, because it names a file."""
 _saving = threading.Lock()
 

@@ -30,6 +30,7 @@ Said = tuple[str, Number]
 """a token, with its logit or probability"""
 ById = Annotated[str, Meta(pattern="^[0-9]+$")]
 """a token or unit by its number, as a key of an object"""
+PatternKind = Literal["shallow", "semantic"]
 
 
 class Record(Struct, forbid_unknown_fields=True):
@@ -98,7 +99,7 @@ class Annotating(Record):
     patterns: Count
     description: Count
     note: Count
-    kinds: list[str]
+    kinds: list[PatternKind]
 
 
 class About(Record):
@@ -345,7 +346,7 @@ Saved = Annotated[bool, Meta(extra_json_schema={"const": True})]
 class Pattern(Record):
     triggers: Annotated[list[Count], Meta(min_length=people.LEAST, extra_json_schema={"uniqueItems": True})]
     description: Annotated[str, Meta(min_length=1, max_length=people.DESCRIPTION)]
-    kind: Literal["shallow", "semantic"]
+    kind: PatternKind
 
 
 class Annotation(Record):
