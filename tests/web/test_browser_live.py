@@ -101,7 +101,7 @@ def test_prompt_errors_are_said(browser: Any, live: Site) -> None:
         assert "L3.17" in page.locator(".edits").inner_text()
         page.get_by_label("Cell to edit").fill("L77.1")
         page.get_by_role("button", name="Add").click()
-        assert "L77.1" in page.get_by_role("alert").inner_text()
+        assert "There is no cell L77.1: the model has layers 0 to 1" in page.locator(".edits").inner_text()
 
 
 def test_exported_pages_say_what_needs_the_model(browser: Any, exported: Site) -> None:

@@ -59,7 +59,7 @@ def _type(kind: Any, made: dict[str, str]) -> str:
             return " | ".join(sorted(kinds, key=lambda each: each == "null"))
         case inspect.ListType():
             item = _type(kind.item_type, made)
-            return f"({item})[]" if " " in item else f"{item}[]"
+            return f"({item})[]" if isinstance(kind.item_type, inspect.UnionType | inspect.LiteralType) else f"{item}[]"
         case inspect.TupleType():
             return f"[{', '.join(_type(each, made) for each in kind.item_types)}]"
         case inspect.DictType():

@@ -170,8 +170,8 @@ export interface PackedCell {
   triggers: PackedTrigger[];
   negative: PackedTrigger[];
   values: Value[];
-  similar_keys: ([string, number])[];
-  similar_values: ([string, number | null])[];
+  similar_keys: [string, number][];
+  similar_values: [string, number | null][];
 }
 
 export interface CellStats {
@@ -199,8 +199,8 @@ export interface Value {
   norm: number | null;
   max_prob: number | null;
   entropy: number | null;
-  promoted: ([string, number | null])[];
-  demoted: ([string, number | null])[];
+  promoted: [string, number | null][];
+  demoted: [string, number | null][];
   agreement: Agreement | null;
   negative_agreement: Agreement | null;
   rank: number | null;
@@ -277,8 +277,8 @@ export interface Prompt {
   position: number;
   token: string;
   edited: boolean;
-  prediction: ([string, number | null])[];
-  original: ([string, number | null])[];
+  prediction: [string, number | null][];
+  original: [string, number | null][];
   chosen: Chosen;
   layers: PromptLayer[];
 }
@@ -294,8 +294,8 @@ export interface Chosen {
 
 export interface PromptLayer {
   layer: number;
-  before: ([string, number | null])[];
-  after: ([string, number | null])[];
+  before: [string, number | null][];
+  after: [string, number | null][];
   strongest: Contribution[];
   effective: Contribution[];
 }
