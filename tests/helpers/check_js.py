@@ -28,7 +28,9 @@ def main() -> int:
     try:
         compiler = typescript(Path(sys.prefix) / f"typescript-{VERSION}")
     except OSError as error:
-        print(f"TypeScript {VERSION} cannot be fetched from {REGISTRY} ({error}): the JavaScript's types are not checked.")
+        print(
+            f"TypeScript {VERSION} cannot be fetched from {REGISTRY} ({error}): the JavaScript's types are not checked."
+        )
         return 0
     from playwright._impl._driver import compute_driver_executable
 

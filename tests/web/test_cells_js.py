@@ -114,7 +114,10 @@ def test_what_a_reader_types(page: Any, typed: str, where: list[int] | None) -> 
 
 
 def test_a_layer_that_is_not_there_is_told_as_python_tells_it(page: Any) -> None:
-    for cells, name in ((Cells.of_widths([4, 4]), 9), (Cells([Layer(3, stack="enc"), Layer(5, stack="dec")]), "dec.L4")):
+    for cells, name in (
+        (Cells.of_widths([4, 4]), 9),
+        (Cells([Layer(3, stack="enc"), Layer(5, stack="dec")]), "dec.L4"),
+    ):
         ask = """async ([layers, typed]) => {
           const { Cells, parse } = await import(new URL("static/cells.js", document.baseURI));
           return new Cells(layers).missing(parse(typed));
