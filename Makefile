@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test bench bench-peers lint browser clean
+.PHONY: demo test bench bench-peers lint types-js browser clean
 
 # torch first, at the pinned version: asked for on its own it resolves to the build that fits the machine
 .venv/ready: pyproject.toml constraints.txt
@@ -31,6 +31,11 @@ lint: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(MAKE) types-js
+
+# the page's JavaScript against the types of its data; TypeScript is fetched from npm's registry, Node comes with playwright
+types-js: .venv/ready
+	$(BIN)/python tests/helpers/check_js.py
 
 bench: .venv/ready
 	$(BIN)/python bench/scan.py

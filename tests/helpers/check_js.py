@@ -20,7 +20,7 @@ from pathlib import Path
 
 VERSION = "6.0.3"
 SHA512 = "y2TvuxSZPDyQakkFRPZHKFm+KKVqIisdg9/CZwm9ftvKXLP8NRWj38/ODjNbr43SsoXqNuAisEf1GdCxqWcdBw=="
-REGISTRY = os.environ.get("npm_config_registry", "https://registry.npmjs.org").rstrip("/")
+REGISTRY = os.environ.get("NPM_CONFIG_REGISTRY", "https://registry.npmjs.org").rstrip("/")
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -59,6 +59,14 @@ def nowhere(cells: Cells) -> list[str]:
     return [f"{name}{expert}.{cell}" for name in names for expert in ("", ".E0", ".E3") for cell in (0, 4, 12)]
 
 
+def looked_up(cells: Cells, address: str) -> tuple[dict[str, int] | None, str | None]:
+    """What Python says of an address: where it leads, or why nowhere."""
+    try:
+        return dict(zip(("layer", "cell"), cells.split(cells.find(address)), strict=True)), None
+    except UsageError as error:
+        return None, str(error)
+
+
 @pytest.mark.parametrize("cells", axes(), ids=repr)
 def test_the_page_and_python_have_one_axis(page: Any, cells: Cells) -> None:
     addresses = [cells.address(place) for place in range(len(cells))] + nowhere(cells)
@@ -78,13 +86,9 @@ def test_the_page_and_python_have_one_axis(page: Any, cells: Cells) -> None:
         assert (following["layer"], following["cell"]) == cells.split((place + 1) % len(cells))
     for address, (found, why, href) in zip(addresses, told["found"], strict=True):
         assert href == f"#/{'/'.join(address.rsplit('.', 1))}"
-        try:
-            layer, cell = cells.split(cells.find(address))
-        except UsageError as error:
-            assert found is None
-            assert why == str(error)
-        else:
-            assert found == {"layer": layer, "cell": cell}
+        at, problem = looked_up(cells, address)
+        assert found == at
+        assert why == problem
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from ..errors import UsageError
 from . import layout as store
 from .run import Run
 
-PATTERN_KINDS = ("shallow", "semantic")
+PATTERN_KINDS: tuple[Literal["shallow", "semantic"], ...] = ("shallow", "semantic")
 KINDS = ("none", *PATTERN_KINDS, "both")
 """What a trigger's patterns are; the index is the sum of 1 (a shallow one) and 2 (a semantic one)."""
 LEAST = 3

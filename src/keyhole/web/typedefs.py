@@ -69,7 +69,7 @@ def _type(kind: Any, made: dict[str, str]) -> str:
     return _PLAIN[type(kind)]
 
 
-_PLAIN = {
+_PLAIN: dict[type, str] = {
     inspect.StrType: "string",
     inspect.IntType: "number",
     inspect.FloatType: "number",
