@@ -26,6 +26,7 @@ import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import keyhole
+from keyhole.cells import Cells
 from keyhole.scanning.shard import ScanConfig
 from keyhole.store import layout as store
 from keyhole.store import shading, unfinished
@@ -50,31 +51,30 @@ def made_up(folder: Path, layers: int, cells: int, top: int) -> Path:
     partial.save("unit_starts", np.zeros(UNITS, np.int64))
     partial.save("repeated_tokens", np.zeros(0, np.int64))
     partial.save("repeated_counts", np.zeros(0, np.int64))
-    shape = (layers, cells, top)
+    axis = Cells.of_widths([cells] * layers)
+    shape = (len(axis), top)
     units = (UNITS * rng.random(shape) ** 3).astype(np.int32)  # some units are in everyone's triggers
     positions = (rng.random(shape) * lengths[units]).astype(np.int32)
     partial.save("coefficients", -np.sort(-rng.gamma(2.0, size=shape).astype(np.float32), axis=-1))
     partial.save("units", units)
     partial.save("positions", positions)
     prefixes = int(offsets[-1])
-    partial.save("active", rng.integers(1, prefixes, (layers, cells)))
-    partial.save("sums", rng.integers(1, 1 << 30, (layers, cells, 2, 2)))
-    partial.save(
-        "extremes", np.stack([np.full((layers, cells), 9.0), np.zeros((layers, cells))], -1).astype(np.float32)
-    )
+    partial.save("active", rng.integers(1, prefixes, len(axis)))
+    partial.save("sums", rng.integers(1, 1 << 30, (len(axis), 2, 2)))
+    partial.save("extremes", np.tile(np.array([9, 0], np.float32), (len(axis), 1)))
     counts = {"documents": 1, "units": UNITS, "tokens": prefixes, "distinct_prefixes": prefixes, "hash": "0" * 64}
     counts |= {"split_units": 0, "empty_units": 0, "held_out_units": 0, "truncated": False}
     manifest = {
         "schema": store.SCHEMA,
         "keyhole": keyhole.__version__,
         "model": {"source": "made-up", "revision": None, "family": "gpt2", "fingerprint": "0" * 64}
-        | {"layers": layers, "cells": cells, "signed": False},
+        | {"cells": axis.as_json(), "signed": False},
         "corpus": {"sources": ["made-up.txt"], "scanned_prefixes": prefixes, **counts},
-        "config": asdict(ScanConfig(top=top, context=512, batch_tokens=2048)) | {"starts": 1},
+        "config": asdict(ScanConfig(top=top, context=512, batch_tokens=2048)) | {"n_special": 1},
         "versions": {},
     }
     partial.finish(manifest, {})
-    add_values(out, rng, layers, cells)
+    add_values(out, rng, len(axis))
     add_shades(out, rng, lengths[units], positions)
     return out
 
@@ -87,8 +87,8 @@ def tokenizer(size: int) -> Tokenizer:
     return core
 
 
-def add_values(out: Path, rng: np.random.Generator, layers: int, cells: int) -> None:
-    shape = (layers, cells, KEPT)
+def add_values(out: Path, rng: np.random.Generator, cells: int) -> None:
+    shape = (cells, KEPT)
     for side, sign in (("top", 1), ("bottom", -1)):
         tokens = rng.integers(0, VOCABULARY, shape).astype(np.int32)
         logits = sign * -np.sort(-rng.random(shape).astype(np.float32), axis=-1)
@@ -98,13 +98,11 @@ def add_values(out: Path, rng: np.random.Generator, layers: int, cells: int) -> 
             part = f"index_{side}_{name}" if name in ("offsets", "places") else f"{side}_{name}"
             store.save_array(out, store.lens_array("raw", part), array)
     for name in ("max_prob", "entropy"):
-        store.save_array(out, store.lens_array("raw", name), rng.random((layers, cells)).astype(np.float32))
-    store.save_array(
-        out, store.lens_array("raw", "ranks"), rng.integers(1, VOCABULARY, (layers, cells)).astype(np.int32)
-    )
-    store.save_array(out, store.lens_array("raw", "norms"), rng.random((layers, cells)).astype(np.float32))
-    store.save_array(out, "similar_cells", rng.integers(0, layers * cells, (layers, cells, 10)).astype(np.int32))
-    store.save_array(out, "similar_cosines", -np.sort(-rng.random((layers, cells, 10)).astype(np.float32), axis=-1))
+        store.save_array(out, store.lens_array("raw", name), rng.random(cells).astype(np.float32))
+    store.save_array(out, store.lens_array("raw", "ranks"), rng.integers(1, VOCABULARY, cells).astype(np.int32))
+    store.save_array(out, store.lens_array("raw", "norms"), rng.random(cells).astype(np.float32))
+    store.save_array(out, "similar_cells", rng.integers(0, cells, (cells, 10)).astype(np.int32))
+    store.save_array(out, "similar_cosines", -np.sort(-rng.random((cells, 10)).astype(np.float32), axis=-1))
     store.save_lens(out, "raw", {})
     store.save_similar(out)
 
@@ -113,7 +111,7 @@ def add_shades(out: Path, rng: np.random.Generator, lengths: Any, positions: Any
     begin, end = shading.spans(lengths.astype(np.int64), positions.astype(np.int64), 511)
     sizes = (end - begin).sum(-1).ravel()
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    counts = rng.integers(0, 1000, (*lengths.shape[:2], shading.BINS)).astype(np.uint32)
+    counts = rng.integers(0, 1000, (len(lengths), shading.BINS)).astype(np.uint32)
     shades = rng.integers(-127, 128, int(offsets[-1])).astype(np.int8)
     for name, array in zip(store.SHADING, (shades, offsets, counts), strict=True):
         store.save_array(out, name, array)
@@ -147,7 +145,8 @@ async def cells_per(run: keyhole.Run, requests: int) -> None:
     print(f"first cell, indexes included  {1000 * (time.perf_counter() - began):8.1f} ms")
     took, worked, sizes = [], [], []
     for _ in range(requests):
-        path = f"/data/cells/{rng.integers(run.layers)}/{rng.integers(run.cells)}.json"
+        layer, cell = run.cells.split(int(rng.integers(len(run.cells))))
+        path = f"/data/cells/{layer}/{cell}.json"
         began, busy = time.perf_counter(), time.process_time()
         sizes.append(await ask(app, path))
         took.append(1000 * (time.perf_counter() - began))
@@ -189,7 +188,7 @@ def main() -> None:
     try:
         path = made_up(folder, options.layers, options.cells, options.top)
         run = keyhole.open(path)
-        print(f"{run.layers} layers × {run.cells:,} cells, top {run.top}, {run.size / 1e6:,.0f} MB on disk")
+        print(f"{run.cells.summary}, top {run.top}, {run.size / 1e6:,.0f} MB on disk")
         first_page(path)
         asyncio.run(cells_per(run, options.requests))
     finally:

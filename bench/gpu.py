@@ -108,7 +108,7 @@ def build(shape: Shape) -> Model:
         lm = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     model = Model(lm.to(DEVICE), SimpleNamespace(bos_token_id=0), source="random")
     blocks = sum(p.numel() for block in model.blocks for p in block.parameters()) / 1e6
-    assert (model.layers, model.cells, model.signed) == (shape.layers, shape.cells, shape.signed), model
+    assert (model.layers, model.cells.sizes, model.signed) == (shape.layers, shape.cells, shape.signed), model
     assert abs(blocks - shape.parameters) < 0.5, f"the blocks have {blocks:.1f}M parameters, not {shape.parameters}M"
     assert model.device.type == "cuda"
     assert model.dtype == torch.bfloat16

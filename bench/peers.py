@@ -82,7 +82,7 @@ def prepare(folder: Path, tokens: int, top: int, per: str) -> None:
         "summary": vars(plan.summary),
         "config": vars(config),
         "layers": model.layers,
-        "cells": model.cells,
+        "cells": model.cells.sizes,
     }
     (folder / "about.json").write_text(json.dumps(about))
 

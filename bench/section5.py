@@ -74,7 +74,7 @@ def main() -> None:
     lengths = random.integers(1, 2 * options.length, options.samples)
     ids = [random.integers(0, head.vocabulary, length).tolist() for length in lengths]
     prefixes = Prefixes(ids, [0] * options.samples, "")
-    tokens = np.zeros((model.layers, model.cells, 1), np.int32)
+    tokens = np.zeros((len(model.cells), 1), np.int32)
     values: Any = SimpleNamespace(lens="raw", top_tokens=tokens, bottom_tokens=tokens)
     times: dict[str, list[float]] = {"floor": [], "section 5": []}
     for repeat in range(options.repeats + 1):

@@ -27,7 +27,7 @@ def smollm2() -> keyhole.Model:
 
 
 def test_smollm2_is_the_model_it_says(smollm2: keyhole.Model) -> None:
-    assert (smollm2.layers, smollm2.cells) == (30, 1536)
+    assert (smollm2.layers, smollm2.cells.sizes) == (30, 1536)
     assert 134_000_000 < sum(p.numel() for p in smollm2.lm.parameters()) < 135_000_000
     ids = smollm2.tokenizer("The capital of France is", return_tensors="pt")
     assert smollm2.tokenizer.decode(smollm2.lm(**ids).logits[0, -1].argmax()) == " Paris"
@@ -54,7 +54,7 @@ def test_a_cell_of_smollm2_that_waits_for_however(smollm2: keyhole.Model, tmp_pa
     every = np.stack([p.coefficients for p in prefixes])
     np.testing.assert_allclose(run.stats.max, every.max(0), rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(
-        run.coefficients[..., 0], np.where(every.max(0) > 0, every.max(0), np.nan), rtol=1e-3, atol=1e-4
+        run.coefficients[:, 0], np.where(every.max(0) > 0, every.max(0), np.nan), rtol=1e-3, atol=1e-4
     )
     assert keyhole.verify(run, cells=50, model=smollm2).ok
 
@@ -85,11 +85,11 @@ def test_wiki16_over_its_held_out_text(wiki16: Path, tmp_path: Path) -> None:
     units = np.array([p.unit for p in prefixes])
     np.testing.assert_array_equal((run.stats.n - len(prefixes)), 0)
     best = every.max(0)
-    np.testing.assert_allclose(np.nan_to_num(run.coefficients[..., 0]), best, rtol=2e-3, atol=1e-4)
+    np.testing.assert_allclose(np.nan_to_num(run.coefficients[:, 0]), best, rtol=2e-3, atol=1e-4)
     clear = np.sort(every, axis=0)[-2] < 0.99 * best
-    np.testing.assert_array_equal(run.units[..., 0][clear], units[every.argmax(0)][clear])
+    np.testing.assert_array_equal(run.units[:, 0][clear], units[every.argmax(0)][clear])
     dead = (every <= 0).all(0)
     assert {tuple(map(int, address[1:].split("."))) for address in run.dead} == {
-        tuple(pair) for pair in np.argwhere(dead).tolist()
+        run.cells.split(place) for place in np.flatnonzero(dead).tolist()
     }
     assert keyhole.verify(run, cells=40, model=model).ok

@@ -21,6 +21,9 @@ import numpy.typing as npt
 
 from .errors import UsageError
 
+MOST = 1 << 40
+"""Upper bound on the cells of a model; a manifest that names more is not that of a run."""
+
 ADDRESS = re.compile(r"(?:(enc|dec)\.)?L?([0-9]{1,18})(?:\.E([0-9]{1,18}))?\.([0-9]{1,18})")
 LAYER = re.compile(r"(?:(enc|dec)\.)?L?([0-9]{1,18})")
 
@@ -88,6 +91,12 @@ class Cells:
         """How many cells a layer has."""
         return self.layers[layer].size
 
+    @property
+    def sizes(self) -> int | list[int]:
+        """Cells per layer: one number if all layers have as many, else one number per layer."""
+        found = [layer.size for layer in self.layers]
+        return found[0] if len(set(found)) == 1 else found
+
     def span(self, layer: int) -> slice:
         """The places of a layer's cells."""
         return slice(int(self.offsets[layer]), int(self.offsets[layer + 1]))
@@ -97,6 +106,22 @@ class Cells:
         there = self.layers[layer]
         begin = int(self.offsets[layer]) + expert * there.width
         return slice(begin, begin + there.width)
+
+    @cached_property
+    def sites(self) -> tuple[slice, ...]:
+        """The places of every site's cells, in the order of the axis: one site per layer, or per expert of a layer."""
+        return tuple(
+            self.site(layer, expert)
+            for layer, there in enumerate(self.layers)
+            for expert in range(max(there.experts, 1))
+        )
+
+    def site_name(self, site: int) -> str:
+        """`Layer 12`, or `Layer 12, expert 7`; for messages."""
+        layer, index = self.split(self.sites[site].start)
+        there = self.layers[layer]
+        name = f"Layer {there.name if there.stack else there.number}"
+        return f"{name}, expert {index // there.width}" if there.experts else name
 
     def by_layer(self, array: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
         """An array [cells, …] as one view per layer."""
@@ -109,11 +134,20 @@ class Cells:
 
     # Places
 
+    def has(self, layer: int, index: int) -> bool:
+        """Whether there is such a cell."""
+        return 0 <= layer < len(self.layers) and 0 <= index < self.size(layer)
+
     def place(self, layer: int, index: int) -> int:
         """The place of a layer's cell; cells of experts are counted through the layer."""
-        if not (0 <= layer < len(self.layers) and 0 <= index < self.size(layer)):
-            raise UsageError(f"There is no cell L{layer}.{index}: {self._extent()}.")
+        if not self.has(layer, index):
+            raise UsageError(f"There is no cell {plain_address(layer, index)}: {self.extent(layer)}.")
         return int(self.offsets[layer]) + index
+
+    def places(self, layer: int, indices: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        """`place` of many cells of a layer, which are there."""
+        found: npt.NDArray[np.int64] = self.offsets[layer] + indices
+        return found
 
     def split(self, place: int) -> tuple[int, int]:
         """The layer of a place, and its number there."""
@@ -146,7 +180,7 @@ class Cells:
                 f"'{address}' names no expert, and layer {there.name} has {there.experts}: write {there.name}.E0.{index}."
             )
         if (expert is not None and expert >= there.experts) or index >= there.width:
-            raise UsageError(f"There is no cell {address}: {self._extent(number)}.")
+            raise UsageError(f"There is no cell {address}: {self.extent(number)}.")
         return int(self.offsets[number]) + (expert or 0) * there.width + index
 
     def find_layer(self, name: int | str, address: str | None = None) -> int:
@@ -163,14 +197,15 @@ class Cells:
         ) >= 0:
             return number
         said = f"cell {address}" if address else f"layer {name!s:.40}"
-        raise UsageError(f"There is no {said}: {self._extent()}.")
+        raise UsageError(f"There is no {said}: {self.extent()}.")
 
     @cached_property
     def _numbers(self) -> dict[tuple[str, int], int]:
         return {(layer.stack, layer.number): number for number, layer in enumerate(self.layers)}
 
-    def _extent(self, layer: int | None = None) -> str:
-        """What addresses there are, for a message."""
+    def extent(self, layer: int | None = None) -> str:
+        """What addresses there are, for a message; those of one layer if it is there."""
+        layer = layer if layer is not None and 0 <= layer < len(self.layers) else None
         names = (
             f"the model has layers {self.layers[0].name.removeprefix('L')} to {self.layers[-1].name.removeprefix('L')}"
         )
@@ -206,7 +241,7 @@ class Cells:
         """The axis a manifest describes; ValueError if the entries describe none."""
         if not isinstance(entries, list) or not entries:
             raise ValueError("there are no layers")
-        layers = []
+        layers, cells_so_far = [], 0
         for entry in entries:
             name = (
                 LAYER.fullmatch(entry["layer"])
@@ -216,6 +251,9 @@ class Cells:
             width, experts = (entry.get("width"), entry.get("experts", 0)) if name else (None, None)
             if name is None or type(width) is not int or type(experts) is not int or width < 1 or experts < 0:
                 raise ValueError(f"{entry!r:.80} is no layer")
+            cells_so_far += width * max(experts, 1)
+            if cells_so_far > MOST:
+                raise ValueError(f"they have more than {MOST:,} cells")
             layers.append(Layer(width, experts, name[1] or "", int(name[2])))
         cells = Cells(layers)
         if len(cells._numbers) != len(layers):
@@ -223,6 +261,11 @@ class Cells:
         if cells.as_json() != entries:
             raise ValueError("the offsets of the layers do not follow from their widths")
         return cells
+
+
+def plain_address(layer: int, index: int) -> str:
+    """The address of a cell in a model of one stack without experts, or if the model is not known."""
+    return f"L{layer}.{index}"
 
 
 def parse_address(address: str) -> tuple[str, int, int | None, int]:

@@ -487,8 +487,8 @@ def _explore(run: Any) -> None:
 def _tell(run: Any) -> None:
     corpus, path = run.manifest["corpus"], printable(str(run.path))
     say(
-        f"{path}: {run.layers} layers × {run.cells:,} cells over {corpus['scanned_prefixes']:,} distinct prefixes. "
-        f"Look: keyhole show {path} L{run.layers // 2}.0"
+        f"{path}: {run.cells.summary} over {corpus['scanned_prefixes']:,} distinct prefixes. "
+        f"Look: keyhole show {path} {run.layer(run.layers // 2)[0].address}"
     )
 
 

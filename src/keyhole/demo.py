@@ -115,7 +115,9 @@ def show_off(out: Path, every: int, *, force: bool) -> Run:
         console.print()
         console.rule(style="dim")
         console.print(show.cell(run[address], limit=10))
-    console.print(f"\nLook at any of the {run.layers * run.cells:,} cells:  keyhole show {path} L{run.layers // 2}.0")
+    console.print(
+        f"\nLook at any of the {len(run.cells):,} cells:  keyhole show {path} {run.layer(run.layers // 2)[0].address}"
+    )
     console.print(f'Who says a token:  keyhole tokens {path} " freedom"')
     console.print(f"The report:  {printable(str(page))}")
     console.print(f"The explorer:  keyhole serve {path}\n")

@@ -64,6 +64,10 @@ class SchemaTooNew(RunError):
     """The run was written by a newer Keyhole."""
 
 
+class SchemaTooOld(RunError):
+    """The run was written by an older Keyhole, whose files this one does not read."""
+
+
 class UntrustedSource(RunError):
     """A run that this user did not make names the model to load."""
 

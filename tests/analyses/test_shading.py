@@ -37,12 +37,12 @@ def scanned(model: Model, corpus: Path, **options: Any) -> keyhole.Run:
 
 
 def coefficients(run: keyhole.Run, model: Model, unit: int) -> np.ndarray[Any, Any]:
-    """[layers, tokens, cells] of a whole unit, each of its windows run alone."""
+    """[tokens, cells] of a whole unit, each of its windows run alone."""
     ids = [int(i) for i in run.unit_tokens(unit)]
-    room = run.context - run.manifest["config"]["starts"]
+    room = run.context - run.manifest["config"]["n_special"]
     bos = run.manifest["config"]["bos"]
     parts = [model.coefficients_of(ids[at : at + room], bos=bos).numpy() for at in range(0, len(ids), room)]
-    return np.concatenate(parts, 1)
+    return np.concatenate(parts)
 
 
 CASES = [
@@ -68,7 +68,7 @@ def test_every_shade_is_the_coefficient_of_its_prefix(
     keyhole.analyze(run, model=model, only=["shading"])
     found = shading.of(run)
     assert found is not None
-    room = run.context - run.manifest["config"]["starts"]
+    room = run.context - run.manifest["config"]["n_special"]
     units = {
         unit: coefficients(run, model, unit)
         for unit in range(run.manifest["corpus"]["units"])
@@ -76,7 +76,7 @@ def test_every_shade_is_the_coefficient_of_its_prefix(
     }
     checked = 0
     for layer in range(run.layers):
-        for index in range(run.cells):
+        for index in range(run.cells.size(layer)):
             sides = [run.triggers(layer, index), run.triggers(layer, index, negative=True)]
             largest = max([abs(t.coefficient) for side in sides for t in side], default=0.0)
             for negative, side in enumerate(sides):
@@ -86,7 +86,7 @@ def test_every_shade_is_the_coefficient_of_its_prefix(
                     got = found.row(layer, index, slot, bool(negative))
                     assert got.dtype == np.int8
                     assert len(got) == end - begin
-                    expected = units[trigger.unit][layer, begin:end, index] / largest * 127
+                    expected = units[trigger.unit][begin:end, run.cells.place(layer, index)] / largest * 127
                     behind = (trigger.position // room + 1) * room - begin  # of another window
                     np.testing.assert_allclose(got[:behind], expected[:behind], atol=0.6)
                     assert not got[behind:].any()
@@ -103,9 +103,9 @@ def test_histograms_count_the_sample(family: str, options: dict[str, Any], corpu
     filling.fill(run, model)
     held = set(held_out_units(run).tolist())
     inside = [u for u in range(run.manifest["corpus"]["units"]) if u not in held and len(run.unit_tokens(u))]
-    every = np.concatenate([coefficients(run, model, unit) for unit in inside], 1)  # fewer than the sample would be
+    every = np.concatenate([coefficients(run, model, unit) for unit in inside])  # fewer than the sample would be
     for layer in range(run.layers):
-        for index in range(run.cells):
+        for index in range(run.cells.size(layer)):
             got, stats = shading.histogram(run, layer, index), run.cell(layer, index).stats
             if stats.min == stats.max:
                 assert got is None
@@ -113,10 +113,10 @@ def test_histograms_count_the_sample(family: str, options: dict[str, Any], corpu
             assert got is not None
             edges, counts, n = got
             assert (edges[0], edges[-1], len(edges)) == (stats.min, stats.max, 33)
-            assert counts.sum() == n == every.shape[1]
+            assert counts.sum() == n == len(every)
             # up to values that lie on an edge, but for rounding
             slack = 1e-3 * (stats.max - stats.min)
-            x = every[layer, :, index]
+            x = every[:, run.cells.place(layer, index)]
             for edge, below in zip(edges[1:-1], np.cumsum(counts)[:-1], strict=True):
                 assert (x < edge - slack).sum() <= below <= (x < edge + slack).sum()
 

@@ -28,7 +28,7 @@ def test_every_table_equals_the_papers_definition(family: str, tmp_path: Path) -
     keyhole.analyze(run, model=model, lens=["raw", "norm"], cells=5)
     everywhere = range(model.layers)
     e = paper.unembedding(model)
-    values = [[paper.value(model, layer, cell) for cell in range(model.cells)] for layer in everywhere]
+    values = [[paper.value(model, layer, cell) for cell in range(model.cells.size(layer))] for layer in everywhere]
 
     # agreement, rank
     for row in run.table("agreement"):
@@ -44,16 +44,20 @@ def test_every_table_equals_the_papers_definition(family: str, tmp_path: Path) -
     # what values say
     said = Values(run, "raw")
     for layer in everywhere:
-        for cell in range(0, model.cells, 5):
+        for cell in range(0, model.cells.size(layer), 5):
             logits = values[layer][cell] @ e.T
             order = torch.argsort(logits, descending=True)
-            assert said.top_tokens[layer, cell].tolist() == order[:30].tolist()
-            assert said.bottom_tokens[layer, cell].tolist() == order.flip(0)[:30].tolist()
-            assert said.norms[layer, cell] == pytest.approx(float(values[layer][cell].norm()), rel=1e-4)
-            assert said.max_prob[layer, cell] == pytest.approx(float(torch.softmax(logits, 0).max()), rel=1e-4)
+            assert said.top_tokens[model.cells.place(layer, cell)].tolist() == order[:30].tolist()
+            assert said.bottom_tokens[model.cells.place(layer, cell)].tolist() == order.flip(0)[:30].tolist()
+            assert said.norms[model.cells.place(layer, cell)] == pytest.approx(
+                float(values[layer][cell].norm()), rel=1e-4
+            )
+            assert said.max_prob[model.cells.place(layer, cell)] == pytest.approx(
+                float(torch.softmax(logits, 0).max()), rel=1e-4
+            )
             flat = torch.stack([v for one in values for v in one])
             cosines = torch.cosine_similarity(values[layer][cell][None], flat, dim=1)
-            cosines[layer * model.cells + cell] = -2
+            cosines[model.cells.place(layer, cell)] = -2
             near = similar(run, layer, cell)
             assert [other.cosine for other in near] == pytest.approx(cosines.topk(5).values.tolist(), abs=1e-4)
 
@@ -127,7 +131,7 @@ def test_baselines_are_what_they_say(tmp_path: Path) -> None:
     model = tiny("llama")
     run = scanned(model, tmp_path)
     keyhole.analyze(run, model=model, only=["agreement"])
-    top = Values(run, "raw").top_tokens[..., 0]
+    top = Values(run, "raw").top_tokens[:, 0]
     held = set(targets.held_out_units(run).tolist())
     text = [
         int(t) for unit in range(run.manifest["corpus"]["units"]) if unit not in held for t in run.unit_tokens(unit)
@@ -137,8 +141,8 @@ def test_baselines_are_what_they_say(tmp_path: Path) -> None:
         if row["target"] != "next":
             continue
         pairs = [
-            (int(top[row["layer"], cell]), triggers[0].next_id)
-            for cell in range(run.cells)
+            (int(top[run.cells.place(row["layer"], cell)]), triggers[0].next_id)
+            for cell in range(run.cells.size(row["layer"]))
             if (triggers := run.triggers(row["layer"], cell)) and triggers[0].next_id is not None
         ]
         chance = np.mean([a == b for a, _ in pairs for _, b in pairs])
@@ -169,9 +173,9 @@ def test_activity_counts_the_corpus(tmp_path: Path) -> None:
     run = scanned(model, tmp_path)
     keyhole.analyze(run, model=model, only=["activity"])
     for row in run.table("activity"):
-        fractions = [run.cell(row["layer"], cell).stats.active_fraction for cell in range(run.cells)]
+        fractions = [run.cell(row["layer"], cell).stats.active_fraction for cell in range(run.cells.size(row["layer"]))]
         assert row["active_fraction"] == pytest.approx(np.mean(fractions))
-        assert row["dead"] == sum(run.cell(row["layer"], cell).dead for cell in range(run.cells))
+        assert row["dead"] == sum(run.cell(row["layer"], cell).dead for cell in range(run.cells.size(row["layer"])))
         assert row["n"] == run.manifest["corpus"]["scanned_prefixes"]
         assert row["lo"] < row["active_fraction"] < row["hi"]
 

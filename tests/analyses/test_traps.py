@@ -39,7 +39,7 @@ def relu() -> Model:
 def test_trap_1_agreement_takes_the_next_token_and_names_the_last(tmp_path: Path, relu: Model) -> None:
     text = lines(tmp_path / "text.txt", "abcdefg", "hijklmn", "opqrstu")
     scout = keyhole.scan(relu, [text], out=tmp_path / "scout", unit="line", top=1)
-    fires = [cell for cell in range(relu.cells) if (t := scout.triggers(2, cell)) and t[0].next_id is not None]
+    fires = [cell for cell in range(relu.cells.size(0)) if (t := scout.triggers(2, cell)) and t[0].next_id is not None]
     for says_next in fires[:3]:
         point_at(relu, 2, says_next, scout.triggers(2, says_next)[0].next_id)
     says_last = fires[3]
@@ -49,11 +49,11 @@ def test_trap_1_agreement_takes_the_next_token_and_names_the_last(tmp_path: Path
     )  # layer 2 is the last: its keys see no change
     keyhole.analyze(run, model=relu, only=["agreement"])
     rows = {(row["layer"], row["target"]): row for row in run.table("agreement")}
-    top = Values(run, "raw").top_tokens[2, :, 0]
+    top = Values(run, "raw").top_tokens[run.cells.span(2), 0]
     assert rows[2, "next"]["rate"] > rows[2, "last"]["rate"] > 0
     for target in ("next", "last"):
         hits = 0
-        for cell in range(run.cells):
+        for cell in range(run.cells.size(1)):
             for trigger in run.triggers(2, cell):
                 wanted = trigger.next_id if target == "next" else trigger.ids[-1]
                 hits += wanted is not None and int(top[cell]) == wanted
@@ -65,12 +65,12 @@ def test_trap_2_a_key_that_never_fires_has_no_triggers_and_is_not_counted(tmp_pa
     relu.blocks[1].mlp.c_fc.bias.data[5] = -1e6
     run = keyhole.scan(relu, [lines(tmp_path / "text.txt", "abc", "def")], out=tmp_path / "run", unit="line", top=9)
     assert run["L1.5"].triggers == []
-    fewer = [len(run.triggers(1, cell)) for cell in range(run.cells)]
+    fewer = [len(run.triggers(1, cell)) for cell in range(run.cells.size(1))]
     assert max(fewer) <= 2  # two sentences, hence at most two triggers of nine
     keyhole.analyze(run, model=relu, only=["agreement", "rank"])
-    known = [t for cell in range(run.cells) for t in run.triggers(1, cell)[:1] if t.next_id is not None]
+    known = [t for cell in range(run.cells.size(1)) for t in run.triggers(1, cell)[:1] if t.next_id is not None]
     (row,) = [row for row in run.table("agreement") if (row["layer"], row["target"]) == (1, "next")]
-    assert row["n"] == len(known) < run.cells
+    assert row["n"] == len(known) < run.cells.size(1)
     assert run.table("rank")[1]["n"] == len(known)
 
 
@@ -89,7 +89,7 @@ def test_trap_3_composition_reads_y_alone_and_active_cells_only(tmp_path: Path, 
     keyhole.analyze(run, model=relu, only=["composition"])
     differs_from_o, differs_with_inactive = False, False
     for layer, row in enumerate(run.table("composition")):
-        top = [int((paper.value(relu, layer, cell) @ e.T).argmax()) for cell in range(relu.cells)]
+        top = [int((paper.value(relu, layer, cell) @ e.T).argmax()) for cell in range(relu.cells.size(0))]
         active = [{t for t, m in zip(top, one.m[layer], strict=True) if m > 0} for one in seen]
         of_y = [int((one.y[layer] @ e.T).argmax()) for one in seen]
         of_o = [int((one.o[layer] @ e.T).argmax()) for one in seen]
@@ -111,7 +111,7 @@ def test_trap_4_every_layer_has_its_statistics(tmp_path: Path) -> None:
     keyhole.analyze(run, model=model, cells=3)
     for name in ("activity", "mutation", "agreement", "rank", "composition", "refinement"):
         assert {row["layer"] for row in run.table(name)} == set(range(model.layers)), name
-    assert Values(run, "raw").max_prob.shape == (model.layers, model.cells)
+    assert Values(run, "raw").max_prob.shape == (len(model.cells),)
 
 
 def test_trap_5_special_tokens_are_no_candidates_and_the_whole_sentence_is(tmp_path: Path) -> None:
@@ -119,10 +119,10 @@ def test_trap_5_special_tokens_are_no_candidates_and_the_whole_sentence_is(tmp_p
     run = keyhole.scan(
         model, [lines(tmp_path / "text.txt", "abc", "de")], out=tmp_path / "run", unit="line", top=9, per="prefix"
     )
-    assert run.stats.n[0, 0] == 5  # a, ab, abc, d, de: nothing before the first token
-    prefixes = {t.prefix for cell in range(run.cells) for t in run.triggers(0, cell)}
+    assert run.stats.n[0] == 5  # a, ab, abc, d, de: nothing before the first token
+    prefixes = {t.prefix for cell in range(run.cells.size(1)) for t in run.triggers(0, cell)}
     assert prefixes == {"a", "ab", "abc", "d", "de"}
-    whole = [t for cell in range(run.cells) for t in run.triggers(0, cell) if t.prefix in ("abc", "de")]
+    whole = [t for cell in range(run.cells.size(1)) for t in run.triggers(0, cell) if t.prefix in ("abc", "de")]
     assert whole
     assert all(t.next_id is None for t in whole)
 
@@ -133,20 +133,20 @@ def test_trap_6_one_prefix_a_sentence_or_every_prefix(tmp_path: Path) -> None:
     best = keyhole.scan(model, [text], out=tmp_path / "best", unit="line", top=9)
     every = keyhole.scan(model, [text], out=tmp_path / "every", unit="line", top=9, per="prefix")
     assert best.manifest["config"]["per"] == "sentence"  # the default
-    for cell in range(best.cells):
+    for cell in range(best.cells.size(0)):
         units = [t.unit for t in best.triggers(1, cell)]
         assert len(units) == len(set(units)) <= 2
-    assert any(len(every.triggers(1, cell)) > 2 for cell in range(every.cells))
+    assert any(len(every.triggers(1, cell)) > 2 for cell in range(every.cells.size(0)))
 
 
 def test_trap_7_a_shared_beginning_is_one_candidate(tmp_path: Path) -> None:
     model = tiny("llama")
     text = lines(tmp_path / "text.txt", *(f"The behavior{i}" for i in range(9)))
     run = keyhole.scan(model, [text], out=tmp_path / "run", unit="line", top=9, per="prefix")
-    for cell in range(run.cells):
+    for cell in range(run.cells.size(1)):
         prefixes = [t.prefix for t in run.triggers(1, cell)]
         assert len(prefixes) == len(set(prefixes))
-    shared = [t for cell in range(run.cells) for t in run.triggers(1, cell) if t.prefix == "The"]
+    shared = [t for cell in range(run.cells.size(1)) for t in run.triggers(1, cell) if t.prefix == "The"]
     assert all((t.unit, t.count) == (0, 9) for t in shared)
     assert shared
 
@@ -160,7 +160,7 @@ def test_trap_8_a_negative_coefficient_reads_the_value_with_a_minus(tmp_path: Pa
     keyhole.analyze(run, model=model, only=["composition"])
     unsigned_differs = False
     for layer, row in enumerate(run.table("composition")):
-        values = torch.stack([paper.value(model, layer, cell) for cell in range(model.cells)])
+        values = torch.stack([paper.value(model, layer, cell) for cell in range(model.cells.size(0))])
         zero, unsigned = [], []
         for one in seen:
             said = int((one.y[layer] @ e.T).argmax())
@@ -172,4 +172,4 @@ def test_trap_8_a_negative_coefficient_reads_the_value_with_a_minus(tmp_path: Pa
         assert row["zero_agreement"] == pytest.approx(np.mean(zero))
         unsigned_differs |= np.mean(zero) != np.mean(unsigned)
     assert unsigned_differs
-    assert any(run.triggers(1, cell, negative=True) for cell in range(run.cells))
+    assert any(run.triggers(1, cell, negative=True) for cell in range(run.cells.size(1)))

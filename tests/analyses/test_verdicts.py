@@ -182,7 +182,8 @@ def test_active(fraction: list[float], within: str, falls: str) -> None:
 
 @pytest.mark.parametrize(("dead", "expected"), [(0, HOLDS), (10, UNCLEAR), (100, NOT)])
 def test_activity(dead: int, expected: str) -> None:
-    assert outcome(verdicts.activity(rows(dead=dead), cells=1000)) == expected
+    table = rows(dead=dead)
+    assert outcome(verdicts.activity(table, cells=1000 * len(table))) == expected
 
 
 @pytest.mark.parametrize(

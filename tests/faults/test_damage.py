@@ -45,7 +45,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes | None]] = {
 def look(path: Path) -> list[Any]:
     """Everything a run says, as the commands and pages read it."""
     run = keyhole.open(path)
-    cells = [run.cell(layer, cell) for layer in range(run.layers) for cell in range(0, run.cells, 5)]
+    cells = [run.cell(layer, cell) for layer, cell in list(run.cells)[::5]]
     said: list[Any] = [(repr(cell.triggers), repr(cell.triggers_negative), repr(cell.stats)) for cell in cells]
     said.append([repr(run.unit_source(unit)) for unit in range(int(run.manifest["corpus"]["units"]))])
     for lens in ("raw",):
@@ -185,7 +185,7 @@ def test_a_damaged_file_of_a_plan_is_noticed_or_harmless(
 def test_verify_finds_a_coefficient_that_is_no_number(analyzed: Path) -> None:
     run = keyhole.open(analyzed)
     run.coefficients = np.array(run.coefficients)
-    run.coefficients[1, 3, 0] = np.nan
+    run.coefficients[run.cells.place(1, 3), 0] = np.nan
     found = keyhole.verify(run, cells=72, model=tiny("llama"))
     assert not found.ok
     assert found.worst == "L1.3"

@@ -199,7 +199,7 @@ def test_no_value_of_a_manifest_leads_to_anything_but_a_plain_refusal(run: Path,
             reseal(run, change)
             try:
                 opened = keyhole.open(run)
-                for cell in (opened.cell(0, 0), opened.cell(opened.layers - 1, opened.cells - 1)):
+                for cell in (opened.cell(0, 0), opened.layer(opened.layers - 1)[0]):
                     assert len(cell.triggers) <= opened.top
                 assert invoke_info(opened)
                 accepted += 1
@@ -219,6 +219,40 @@ def invoke_info(run: keyhole.Run) -> bool:
     return bool(shown.get())
 
 
+CELLS: list[Any] = [
+    *HOSTILE,
+    24,
+    [{"layer": "L0", "offset": 0, "width": 24}],
+    [{"layer": f"L{i}", "offset": 24 * i, "width": 24} for i in range(4)],
+    [{"layer": f"L{i}", "offset": 0, "width": 24} for i in range(3)],
+    [{"layer": "L0", "offset": 24 * i, "width": 24} for i in range(3)],
+    [{"layer": f"L{i}", "offset": 2**62 * i, "width": 2**62} for i in range(3)],
+    [{"layer": "L0", "offset": 0, "width": 10**40}],
+    [{"layer": "L0", "offset": 0, "width": 1 << 20, "experts": 1 << 30}],
+    [{"layer": "L0", "offset": 0, "width": 1 << 39}],
+    [{"layer": "L0", "offset": 0, "width": 71}, {"layer": "L1", "offset": 71, "width": True}],
+    [{"layer": "L" + "9" * 30, "offset": 0, "width": 72}],
+    [{"layer": "L0", "offset": 0, "width": 72, "x": 1}],
+    [{"layer": f"L{i}", "offset": i, "width": 1} for i in range(73)],
+    [["L0", 0, 72]],
+]
+
+
+@pytest.mark.parametrize("cells", CELLS, ids=lambda cells: repr(cells)[:40])
+def test_an_axis_of_cells_that_does_not_fit_is_refused(run: Path, cells: Any) -> None:
+    reseal(run, lambda about: about["model"].update(cells=cells))
+    with pytest.raises(RunDamaged, match=r"model\.cells|does not fit the manifest"):
+        keyhole.open(run)
+
+
+def test_an_axis_that_fits_the_arrays_is_read_as_it_says(run: Path) -> None:
+    """The same 72 cells as layers of other widths: no file says otherwise."""
+    widths = [{"layer": "L0", "offset": 0, "width": 70}, {"layer": "L1", "offset": 70, "width": 2}]
+    before = keyhole.open(run)["L2.23"].triggers
+    reseal(run, lambda about: about["model"].update(cells=widths))
+    assert keyhole.open(run)["L1.1"].triggers == before
+
+
 def replace_array(run: Path, name: str, array: np.ndarray[Any, Any]) -> None:
     np.save(run / f"{name}.npy", array)
 
@@ -234,7 +268,7 @@ def replace_array(run: Path, name: str, array: np.ndarray[Any, Any]) -> None:
         ("units", lambda a: a + 1_000_000),
         ("units", lambda a: np.where(a == a.max(), -2, a)),
         ("units", lambda a: a.astype(np.float64)),
-        ("units", lambda a: a[:, :, :1]),
+        ("units", lambda a: a[:, :1]),
         ("positions", lambda a: a + 1_000_000),
         ("positions", lambda a: a - 1_000_000),
         ("coefficients", lambda a: a.astype(np.int32)),

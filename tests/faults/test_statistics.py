@@ -11,8 +11,10 @@ import torch
 from families import tiny, tokenizer
 
 import keyhole
+from keyhole.cells import Cells
+from keyhole.kernels.sums import add_exactly, add_integers
 from keyhole.models.model import Model
-from keyhole.scanning.cpu import Index, add_exactly, add_integers, candidates
+from keyhole.scanning.cpu import CpuIndex
 from keyhole.store.run import moments
 from keyhole.views import notebook
 from keyhole.views import text as show
@@ -24,14 +26,14 @@ CHAIN = 65
 """Additions of 32 bits that a coefficient goes through on a CPU, at most, and the rounding of its square: docs/runs.md."""
 
 
-def index_of(values: np.ndarray, rows: int = 16) -> Index:
+def index_of(values: np.ndarray, rows: int = 16) -> CpuIndex:
     """Values [prefixes, cells] through the index, 128 prefixes a row."""
-    index = Index(1, values.shape[1], 3, signed=True)
+    index = CpuIndex(Cells.of_widths([values.shape[1]]), 3, signed=True)
     for begin in range(0, len(values), rows * 128):
         part = values[begin : begin + rows * 128].reshape(-1, 128, values.shape[1])
         lengths = np.full(len(part), 128)
         first = begin + 128 * np.arange(len(part))
-        picked = candidates(128, 0, lengths, np.zeros(len(part), np.int32), first, "sentence")
+        picked = index.prepare(128, 0, lengths, np.zeros(len(part), np.int32), first)
         index.update(0, torch.from_numpy(part), picked)
         index.n += 128 * len(part)
     return index
@@ -61,7 +63,7 @@ def adversarial(n: int = 8192) -> np.ndarray:
 def test_mean_and_deviation_stay_within_their_bound() -> None:
     values = adversarial()
     state = index_of(values).state()
-    mean, std = moments(state["sums"][0], state["extremes"][0], len(values))
+    mean, std = moments(state["sums"], state["extremes"], len(values))
     exact = values.astype(np.float64)
     of_mean, of_std = bounds(exact)
     assert (np.abs(mean - exact.mean(0)) <= of_mean).all()
@@ -71,7 +73,7 @@ def test_mean_and_deviation_stay_within_their_bound() -> None:
 def test_the_extremes_correct_what_rounding_made_impossible() -> None:
     values = adversarial()
     state = index_of(values).state()
-    mean, std = moments(state["sums"][0], state["extremes"][0], len(values))
+    mean, std = moments(state["sums"], state["extremes"], len(values))
     high, low = values.max(0).astype(np.float64), values.min(0).astype(np.float64)
     assert ((low <= mean) & (mean <= high)).all()
     spread = high - low
@@ -89,7 +91,7 @@ def test_sums_that_left_their_bits_are_no_number(size: float, sign: int) -> None
     values = (sign * size * rng.uniform(0.5, 1.0, (2048, 3))).astype(np.float32)
     values[:, 2] = rng.normal(size=2048)
     state = index_of(values).state()
-    mean, std = moments(state["sums"][0], state["extremes"][0], len(values))
+    mean, std = moments(state["sums"], state["extremes"], len(values))
     exact = values.astype(np.float64)
     assert np.isfinite([mean[2], std[2]]).all()
     of_mean, of_std = bounds(exact)
@@ -108,7 +110,7 @@ def test_a_deviation_is_right_up_to_the_edge_and_no_number_beyond(shift: float) 
         values = np.full((n, 1), size * factor, np.float32)
         values[::2] = -size * factor + shift
         state = index_of(values).state()
-        _, std = moments(state["sums"][0], state["extremes"][0], n)
+        _, std = moments(state["sums"], state["extremes"], n)
         assert np.isfinite(std[0]) == trusted
         if trusted:
             assert std[0] == pytest.approx(values.astype(np.float64).std(), rel=1e-5)
@@ -148,15 +150,15 @@ def test_the_kernels_sums_are_cut_the_same_way() -> None:
     values = np.array([[3e9, 1e25, 1.5, -1e19], [2e9, 1e25, 2.5, -1e19]], np.float32)[None]
     small = Tiling(rows=1, lanes=1, block=4, unroll=2, warps=1, fill=1)
     index, plain = (
-        GpuIndex([DEVICE], 4, 3, signed=True, per="sentence", tiling=small, width=4),
-        Index(1, 4, 3, signed=True),
+        GpuIndex([DEVICE], Cells.of_widths([4]), 3, signed=True, per="sentence", tiling=small, slots=4),
+        CpuIndex(Cells.of_widths([4]), 3, signed=True),
     )
     given = (2, 0, np.array([2]), np.zeros(1, np.int32), np.zeros(1, np.int64))
     index.update(0, torch.from_numpy(values).to(DEVICE), index.prepare(*given))
     plain.update(0, torch.from_numpy(values), plain.prepare(*given))
     got, wanted = index.state(), plain.state()
     np.testing.assert_array_equal(got["sums"], wanted["sums"])
-    _, std = moments(got["sums"][0], got["extremes"][0], 2)
+    _, std = moments(got["sums"], got["extremes"], 2)
     assert np.isnan(std).tolist() == [True, True, False, True]
 
 

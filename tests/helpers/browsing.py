@@ -153,7 +153,8 @@ def go(page: Any, site: Site, route: str) -> None:
 @functools.cache
 def lively(run: keyhole.Run, layer: int) -> int:
     """A cell whose both sides are full of triggers."""
-    full = (run.units[layer] >= 0).all(1) & (run.units_negative[layer] >= 0).all(1)
+    here = run.layer(layer)
+    full = (here.units >= 0).all(1) & (here.units_negative >= 0).all(1)
     return int(np.flatnonzero(full)[3])
 
 

@@ -94,7 +94,7 @@ def tiny(model_type: str, bos: str | None = "<s>", layers: int = LAYERS, cells: 
     )
     model = Model(lm, tokenizer(bos), source=f"tiny-{model_type}")
     assert model.layers == layers
-    assert model.cells == (4 * config.hidden_size if model_type == "bloom" else cells)
+    assert model.cells.sizes == (4 * config.hidden_size if model_type == "bloom" else cells)
     prove(model)
     return model
 

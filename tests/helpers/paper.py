@@ -98,7 +98,7 @@ def look(model: Model, ids: list[int], bos: bool = True) -> Seen:
 def agreement(run: keyhole.Run, model: Model, layer: int, target: str, lens: str) -> tuple[int, int, list[int]]:
     """(n, hits, ranks of the target) over the cells of a layer that have a top-1 trigger with a known target."""
     n, hits, ranks = 0, 0, []
-    for cell in range(run.cells):
+    for cell in range(run.cells.size(layer)):
         triggers = run.triggers(layer, cell)
         if not triggers:
             continue

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+import keyhole
 from keyhole.models.model import Model
 
 
@@ -17,7 +18,7 @@ class Prefix:
     unit: int
     position: int
     count: int
-    coefficients: np.ndarray  # [layers, cells]
+    coefficients: np.ndarray  # [cells], layer after layer
     next_id: int | None
 
 
@@ -37,12 +38,12 @@ def every_prefix(model: Model, texts: list[str], *, bos: bool = True, room: int 
                     continue
                 position = start + place
                 next_id = ids[position + 1] if position + 1 < len(ids) else None
-                found[key] = Prefix(unit, position, 1, values[:, place], next_id)
+                found[key] = Prefix(unit, position, 1, values[place], next_id)
     return list(found.values())
 
 
 def forward(model: Model, ids: list[int], bos: bool) -> np.ndarray:
-    """Inputs of the down-projections, found by the module names the architectures use, not by the family table."""
+    """[tokens, cells] inputs of the down-projections, layer after layer, found by the module names the architectures use, not by the family table."""
     special = [model.tokenizer.bos_token_id] if bos and model.tokenizer.bos_token_id is not None else []
     pattern = re.compile(r"\.(mlp\.(c_proj|down_proj|dense_4h_to_h|fc_out|fc2)|layers\.\d+\.fc2)$")
     modules = [module for name, module in model.lm.named_modules() if pattern.search(name)]
@@ -53,27 +54,54 @@ def forward(model: Model, ids: list[int], bos: bool) -> np.ndarray:
         model.lm(input_ids=torch.tensor([special + ids], device=model.device), use_cache=False)
     for handle in handles:
         handle.remove()
-    return np.stack([x.reshape(len(special) + len(ids), -1)[len(special) :].float().cpu().numpy() for x in kept])
+    parts = [x.reshape(len(special) + len(ids), -1)[len(special) :].float().cpu().numpy() for x in kept]
+    return np.concatenate(parts, axis=1)
 
 
 def triggers(prefixes: list[Prefix], top: int, per: str, sign: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """[layers, cells, top] each: coefficient descending, then unit, then position ascending; above zero only."""
-    layers, cells = prefixes[0].coefficients.shape
-    coefficients = np.full((layers, cells, top), np.nan, np.float32)
-    units, positions = np.full((layers, cells, top), -1), np.full((layers, cells, top), -1)
-    for layer in range(layers):
-        for cell in range(cells):
-            ranked = sorted(prefixes, key=lambda p: (-sign * p.coefficients[layer, cell], p.unit, p.position))
-            seen: set[int] = set()
-            slot = 0
-            for prefix in ranked:
-                value = prefix.coefficients[layer, cell]
-                if sign * value <= 0 or slot == top:
-                    break
-                if per == "sentence" and prefix.unit in seen:
-                    continue
-                seen.add(prefix.unit)
-                coefficients[layer, cell, slot] = value
-                units[layer, cell, slot], positions[layer, cell, slot] = prefix.unit, prefix.position
-                slot += 1
+    """[cells, top] each: coefficient descending, then unit, then position ascending; above zero only."""
+    cells = len(prefixes[0].coefficients)
+    coefficients = np.full((cells, top), np.nan, np.float32)
+    units, positions = np.full((cells, top), -1), np.full((cells, top), -1)
+    for cell in range(cells):
+        ranked = sorted(prefixes, key=lambda p: (-sign * p.coefficients[cell], p.unit, p.position))
+        seen: set[int] = set()
+        slot = 0
+        for prefix in ranked:
+            value = prefix.coefficients[cell]
+            if sign * value <= 0 or slot == top:
+                break
+            if per == "sentence" and prefix.unit in seen:
+                continue
+            seen.add(prefix.unit)
+            coefficients[cell, slot] = value
+            units[cell, slot], positions[cell, slot] = prefix.unit, prefix.position
+            slot += 1
     return coefficients, units, positions
+
+
+def assert_equals_reference(run: keyhole.Run, model: Model, texts: list[str], **options: object) -> None:
+    """Units were scanned one by one (batch_tokens=1), as the reference runs them: every bit must agree."""
+    prefixes = every_prefix(model, texts, **options)  # type: ignore[arg-type]
+    top, per = run.top, run.manifest["config"]["per"]
+    for sign, side in ((1, ""), (-1, "_negative")):
+        coefficients, units, positions = triggers(prefixes, top, per, sign)
+        if sign < 0 and not model.signed:
+            assert np.isnan(coefficients).all()
+        np.testing.assert_array_equal(getattr(run, "units" + side), units)
+        np.testing.assert_array_equal(getattr(run, "positions" + side), positions)
+        np.testing.assert_array_equal(getattr(run, "coefficients" + side), coefficients)
+    every = np.stack([prefix.coefficients for prefix in prefixes]).astype(np.float64)
+    assert (run.stats.n == len(prefixes)).all()
+    np.testing.assert_array_equal(run.stats.active, (every > 0).sum(0))
+    np.testing.assert_array_equal(run.stats.max, every.max(0).astype(np.float32))
+    np.testing.assert_array_equal(run.stats.min, every.min(0).astype(np.float32))
+    scale = np.maximum(np.abs(every).max(0), 1e-9)
+    np.testing.assert_allclose(run.stats.mean / scale, every.mean(0) / scale, atol=1e-6)
+    np.testing.assert_allclose(run.stats.std / scale, every.std(0) / scale, atol=1e-4)
+    counts = {(prefix.unit, prefix.position): prefix.count for prefix in prefixes}
+    follows = {(prefix.unit, prefix.position): prefix.next_id for prefix in prefixes}
+    for cell in range(0, run.cells.size(1), 5):
+        for trigger in run.triggers(1, cell):
+            assert trigger.count == counts[trigger.unit, trigger.position]
+            assert trigger.next_id == follows[trigger.unit, trigger.position]

@@ -15,15 +15,18 @@ from reference import every_prefix, triggers
 from triton_here import CUDA, DEVICE, on_the_card
 
 import keyhole
+from keyhole.cells import Cells
 from keyhole.kernels.available import has_triton
-from keyhole.kernels.index import PARTIALS, read_plain, settle_plain
+from keyhole.kernels.index import PARTIALS, filter_rows_plain, settle_plain
 from keyhole.kernels.order import UNFILLED, brute_force, pack, unpack
+from keyhole.kernels.sums import FRACTION_BITS
 from keyhole.models import patches as quiet
 from keyhole.models.model import Model
 from keyhole.scanning import scan as engine
 from keyhole.scanning import shard
-from keyhole.scanning.cpu import FRACTION, Index, candidates, make_index
-from keyhole.scanning.gpu import LONG_ROWS, SHORT_ROWS, GpuIndex, Rows, Tiling
+from keyhole.scanning.contract import make_index
+from keyhole.scanning.cpu import CpuIndex
+from keyhole.scanning.gpu import LONG_ROWS, SHORT_ROWS, GpuIndex, Rows, Tiling, _Given
 
 SMALL = Tiling(rows=2, lanes=1, block=8, unroll=2, warps=1, fill=1)
 SMALL_LANES = Tiling(rows=1, lanes=4, block=8, unroll=2, warps=1, fill=1)
@@ -40,11 +43,11 @@ class Case:
         self, seed: int, dtype: torch.dtype, *, signed: bool, rows: int = 5, longest: int = 6, cells: int = 6
     ) -> None:
         rng = np.random.default_rng(seed)
-        self.starts = int(rng.integers(0, 2))
+        self.n_special = int(rng.integers(0, 2))
         self.lengths = rng.integers(1, longest + 1, rows)
-        self.old = (self.lengths * rng.random(rows) * rng.integers(0, 2, rows)).astype(np.int32)
+        self.seen_before = (self.lengths * rng.random(rows) * rng.integers(0, 2, rows)).astype(np.int32)
         self.first = np.concatenate([[0], np.cumsum(self.lengths)[:-1]]) + int(rng.integers(0, 2**31))
-        self.columns = self.starts + int(self.lengths.max())
+        self.columns = self.n_special + int(self.lengths.max())
         x = np.round(rng.normal(size=(rows, self.columns, cells)) * 4) / 4  # many ties
         x[rng.random(x.shape) < 0.1] = 0.0
         x[rng.random(x.shape) < 0.1] = -0.0
@@ -53,14 +56,18 @@ class Case:
         x[..., 2] = np.abs(x[..., 2]) + 1  # and one that always does
         if not signed:
             x = np.maximum(x, 0)
-        column = np.arange(self.columns) - self.starts
-        self.new = (column >= self.old[:, None]) & (column < self.lengths[:, None])
+        column = np.arange(self.columns) - self.n_special
+        self.new = (column >= self.seen_before[:, None]) & (column < self.lengths[:, None])
         x[~self.new] = rng.choice([-1e4, 1e4], size=(int((~self.new).sum()), cells))  # junk nobody may look at
         self.x = torch.from_numpy(x).to(dtype)
         self.unit_offsets = self.first[::2].astype(np.int64)  # neighbouring windows of one unit
 
     def table(self, index: GpuIndex) -> Rows:
-        return index.prepare(self.columns, self.starts, self.lengths, self.old, self.first)
+        return index.prepare(self.columns, self.n_special, self.lengths, self.seen_before, self.first)
+
+    def given(self, index: GpuIndex) -> _Given:
+        """The batch as the kernels of a site take it."""
+        return index._given(index._sites[1].part, self.x.to(DEVICE), self.table(index), None)
 
     @property
     def candidates(self) -> int:
@@ -68,21 +75,21 @@ class Case:
 
 
 def an_index(
-    case: Case, top: int, *, signed: bool, per: str, tiling: Tiling | None, grouped: bool = False, width: int = 4
+    case: Case, top: int, *, signed: bool, per: str, tiling: Tiling | None, grouped: bool = False, slots: int = 4
 ) -> GpuIndex:
     return GpuIndex(
         [DEVICE, DEVICE],
-        case.x.shape[2],
+        Cells.of_widths([case.x.shape[2]] * 2),
         top,
         signed=signed,
         per=per,
         tiling=tiling,
-        width=width,
+        slots=slots,
         unit_offsets=case.unit_offsets if grouped else None,
     )
 
 
-def bars_from(rng: np.random.Generator, sides: int, cells: int) -> np.ndarray:
+def thresholds_from(rng: np.random.Generator, sides: int, cells: int) -> np.ndarray:
     """As they are at the start, at values that occur, and out of reach."""
     return rng.choice(np.float32([1e-45, 0.25, 1.0, 3e38]), size=(sides, cells)).astype(np.float32)
 
@@ -91,37 +98,39 @@ def bars_from(rng: np.random.Generator, sides: int, cells: int) -> np.ndarray:
 @pytest.mark.parametrize("per", ["sentence", "prefix"])
 @pytest.mark.parametrize("signed", [True, False], ids=["signed", "unsigned"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_read_equals_its_reference(dtype: torch.dtype, signed: bool, per: str, tiling: Tiling) -> None:
+def test_filter_rows_equals_its_reference(dtype: torch.dtype, signed: bool, per: str, tiling: Tiling) -> None:
     seed = DTYPES.index(dtype) * 8 + signed * 4 + (per == "prefix") * 2 + tiling.lanes
     case = Case(seed, dtype, signed=signed)
-    compare_read(case, signed=signed, per=per, tiling=tiling, seed=seed)
+    compare_filter_rows(case, signed=signed, per=per, tiling=tiling, seed=seed)
 
 
-def compare_read(
-    case: Case, *, signed: bool, per: str, tiling: Tiling | None, seed: int, width: int = 4, top: int = 3
+def compare_filter_rows(
+    case: Case, *, signed: bool, per: str, tiling: Tiling | None, seed: int, slots: int = 4, top: int = 3
 ) -> None:
-    index = an_index(case, top, signed=signed, per=per, tiling=tiling, width=width)
-    sides, cells, layer = 2 if signed else 1, case.x.shape[2], 1
-    part, place = index._place[layer]
-    bars = bars_from(np.random.default_rng(seed), sides, cells).view(np.int32)
-    part.bars[:, place] = torch.from_numpy(bars).to(DEVICE)
+    index = an_index(case, top, signed=signed, per=per, tiling=tiling, slots=slots)
+    sides, cells, site = 2 if signed else 1, case.x.shape[2], index._sites[1]
+    part, span = site.part, index.cells.span(1)
+    thresholds = thresholds_from(np.random.default_rng(seed), sides, cells).view(np.int32)
+    part.thresholds[:, span] = torch.from_numpy(thresholds).to(DEVICE)
     part.pending.fill_(-7)
-    table = case.table(index)
-    groups = index._read(part, place, case.x.to(DEVICE), table.on(DEVICE))
+    given = case.given(index)
+    groups = index._filter_rows(site, given)
     last = np.full((sides, cells), UNFILLED)
-    survivors, statistics = read_plain(case.x, table.table.numpy(), bars, last, prefix=per == "prefix")
+    table = given.table.cpu().numpy()
+    survivors, statistics = filter_rows_plain(case.x, table, thresholds, last, prefix=per == "prefix")
 
     partial = part.partial[: groups * PARTIALS * cells].view(groups, PARTIALS, cells).double().cpu().numpy()
     np.testing.assert_allclose(partial[:, :2].sum(0), statistics[:2], rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(partial[:, 2].sum(0), statistics[2])
     np.testing.assert_array_equal(partial[:, 3].max(0), statistics[3])
     np.testing.assert_array_equal(partial[:, 4].min(0), statistics[4])
-    counts, pending = part.counts.cpu().numpy(), part.pending.cpu().numpy()
+    counts = part.counts.view(sides, cells).cpu().numpy()
+    pending = part.pending.view(sides, cells, slots).cpu().numpy()
     for side in range(sides):
         for cell in range(cells):
             expected = survivors[side][cell]
             assert counts[side, cell] == len(expected)
-            kept = np.sort(pending[side, cell, : min(len(expected), part.width)])
+            kept = np.sort(pending[side, cell, : min(len(expected), slots)])
             assert len(set(kept.tolist())) == len(kept)
             assert set(kept.tolist()) <= set(expected.tolist())
 
@@ -136,28 +145,29 @@ def test_settle_equals_its_reference(dtype: torch.dtype, per: str, grouped: bool
     compare_settle(case, seed, per=per, grouped=grouped)
 
 
-def test_ties_with_the_bar_survive_only_where_they_stand_earlier() -> None:
-    """Where an activation saturates, every row reaches the bar: those behind the list's last are turned away at once."""
+def test_ties_with_the_threshold_survive_only_if_they_stand_earlier() -> None:
+    """If an activation saturates, every row reaches the threshold: those after the last of the list are dropped at once."""
     case = Case(7, torch.bfloat16, signed=True, rows=9)
     case.x.fill_(-0.25)
-    index = an_index(case, 3, signed=True, per="sentence", tiling=SMALL if not CUDA else None, width=16)
-    part, place = index._place[1]
-    table = case.table(index)
-    starts = np.sort((table.table[2] + table.table[0]).numpy())
+    index = an_index(case, 3, signed=True, per="sentence", tiling=SMALL if not CUDA else None, slots=16)
+    part, span, given = index._sites[1].part, index.cells.span(1), case.given(index)
+    table = given.table.cpu().numpy()
+    starts = np.sort(table[2] + table[0])
     keys = pack(np.full(3, 0.25, np.float32), starts[:3])  # the three earliest are in already
     keys[2] = pack(np.float32([0.25]), starts[4:5] - 1)[0]  # and one between the fourth and the fifth
-    part.keys[1, place] = torch.from_numpy(keys).to(DEVICE)
-    part.bars[1, place] = int(np.float32(0.25).view(np.int32))
-    index._read(part, place, case.x.to(DEVICE), table.on(DEVICE))
-    assert (part.counts[1] == 4).all()
-    assert (part.counts[0] == 0).all()
+    part.keys[1, span] = torch.from_numpy(keys).to(DEVICE)
+    part.thresholds[1, span] = int(np.float32(0.25).view(np.int32))
+    index._filter_rows(index._sites[1], given)
+    counts = part.counts.view(2, -1)
+    assert (counts[1] == 4).all()
+    assert (counts[0] == 0).all()
 
 
-def compare_settle(case: Case, seed: int, *, per: str, grouped: bool, top: int = 3, width: int = 4) -> None:
+def compare_settle(case: Case, seed: int, *, per: str, grouped: bool, top: int = 3, slots: int = 4) -> None:
     rng = np.random.default_rng(seed)
-    index = an_index(case, top, signed=True, per=per, tiling=SMALL if not CUDA else None, grouped=grouped, width=width)
-    sides, cells, layer = 2, case.x.shape[2], 1
-    part, place = index._place[layer]
+    index = an_index(case, top, signed=True, per=per, tiling=SMALL if not CUDA else None, grouped=grouped, slots=slots)
+    sides, cells, site = 2, case.x.shape[2], index._sites[1]
+    part, span = site.part, index.cells.span(1)
     # lists with something in them, from tokens of other units, and full ones
     before = np.full((sides, cells, top), UNFILLED)
     for side in range(sides):
@@ -170,46 +180,47 @@ def compare_settle(case: Case, seed: int, *, per: str, grouped: bool, top: int =
             )
     if grouped:
         assert index.grouped
-        index._place[layer][0].units = torch.from_numpy(
+        part.units = torch.from_numpy(
             np.concatenate([case.unit_offsets, int(case.first.max()) + 1000 + 10 * np.arange(top)])
         ).to(DEVICE)
     index.load(
         {
             **index.state(),
-            "keys": np.stack([np.full_like(before, UNFILLED), before], 1),
+            "keys": np.concatenate([np.full_like(before, UNFILLED), before], 1),
         }
     )
-    bars = part.bars[:, place].cpu().numpy().copy()
-    table = case.table(index)
-    x = case.x.to(DEVICE)
-    groups = index._read(part, place, x, table.on(DEVICE))
-    index._settle(part, place, x, table.on(DEVICE), groups)
-    survivors, statistics = read_plain(case.x, table.table.numpy(), bars, before[..., -1], prefix=per == "prefix")
+    thresholds = part.thresholds[:, span].cpu().numpy().copy()
+    given = case.given(index)
+    index._settle(site, given, index._filter_rows(site, given))
+    table, last = given.table.cpu().numpy(), before[..., -1]
+    survivors, statistics = filter_rows_plain(case.x, table, thresholds, last, prefix=per == "prefix")
     most = max(len(found) for side in survivors for found in side)
-    assert most > part.width
+    assert most > slots
     units = part.units.cpu().numpy() if grouped else None
     for side in range(sides):
         np.testing.assert_array_equal(
-            part.keys[side, place].cpu().numpy(), settle_plain(before[side], survivors[side], units)
+            part.keys[side, span].cpu().numpy(), settle_plain(before[side], survivors[side], units)
         )
     assert not part.counts.any()
-    after = part.bars[:, place].cpu().numpy().view(np.float32)
-    last = unpack(part.keys[:, place, :, -1].cpu().numpy())[0]
+    after = part.thresholds[:, span].cpu().numpy().view(np.float32)
+    last = unpack(part.keys[:, span, -1].cpu().numpy())[0]
     np.testing.assert_array_equal(after, np.where(np.isnan(last), np.float32(1e-45), last))
     state = index.state()
-    np.testing.assert_array_equal(state["active"][layer], statistics[2])
-    np.testing.assert_array_equal(state["extremes"][layer], statistics[3:].T)
-    totals = state["sums"][layer].astype(np.float64)
-    np.testing.assert_allclose(totals[..., 0] + totals[..., 1] / 2**FRACTION, statistics[:2].T, rtol=1e-4, atol=1e-4)
-    assert not state["active"][0].any()
+    np.testing.assert_array_equal(state["active"][span], statistics[2])
+    np.testing.assert_array_equal(state["extremes"][span], statistics[3:].T)
+    totals = state["sums"][span].astype(np.float64)
+    np.testing.assert_allclose(
+        totals[..., 0] + totals[..., 1] / 2**FRACTION_BITS, statistics[:2].T, rtol=1e-4, atol=1e-4
+    )
+    assert not state["active"][: span.start].any()
 
 
 def feed(
     seed: int, dtype: torch.dtype, *, signed: bool, per: str, grouped: bool, tiling: Tiling | None, **sizes: int
-) -> tuple[GpuIndex, Index]:
+) -> tuple[GpuIndex, CpuIndex]:
     """Several batches into an index of the kernels' and a plain one. Grouped: two windows a unit, in different batches."""
     rng = np.random.default_rng(seed)
-    batches, top, width = sizes.pop("batches", 3), sizes.pop("top", 3), sizes.pop("width", 4)
+    batches, top, slots = sizes.pop("batches", 3), sizes.pop("top", 3), sizes.pop("slots", 4)
     cases = [Case(seed + i, dtype, signed=signed, **sizes) for i in range(batches)]
     lengths = np.concatenate([case.lengths for case in cases])
     first = np.concatenate([[0], np.cumsum(lengths)[:-1]])
@@ -217,23 +228,16 @@ def feed(
     begins = np.empty_like(first)
     begins[order] = np.concatenate([[0], np.cumsum(lengths[order])[:-1]])
     units = np.sort(begins)[::2].astype(np.int64) if grouped else None
-    cells = cases[0].x.shape[2]
+    cells = Cells.of_widths([cases[0].x.shape[2]] * 2)
     index = GpuIndex(
-        [DEVICE, DEVICE], cells, top, signed=signed, per=per, tiling=tiling, width=width, unit_offsets=units
+        [DEVICE, DEVICE], cells, top, signed=signed, per=per, tiling=tiling, slots=slots, unit_offsets=units
     )
-    plain = Index(
-        2,
-        cells,
-        top,
-        signed=signed,
-        per=per,
-        unit_of=(lambda tokens: np.searchsorted(units, tokens, side="right") - 1) if units is not None else None,
-    )
+    plain = CpuIndex(cells, top, signed=signed, per=per, unit_offsets=units)
     at = 0
     for number, case in enumerate(cases):
         case.first = begins[at : at + len(case.lengths)]
         at += len(case.lengths)
-        picked = candidates(case.columns, case.starts, case.lengths, case.old, case.first, per)
+        picked = plain.prepare(case.columns, case.n_special, case.lengths, case.seen_before, case.first)
         rows = case.table(index)
         for layer in range(2):
             if layer == 0 and number:
@@ -245,11 +249,11 @@ def feed(
     return index, plain
 
 
-def assert_same(index: GpuIndex, plain: Index) -> None:
+def assert_same(index: GpuIndex, plain: CpuIndex) -> None:
     got, expected = index.state(), plain.state()
     for name in ("n", "keys", "active", "extremes"):
         np.testing.assert_array_equal(got[name], expected[name], err_msg=name)
-    a, b = (s["sums"][..., 0] + s["sums"][..., 1] / 2.0**FRACTION for s in (got, expected))
+    a, b = (s["sums"][..., 0] + s["sums"][..., 1] / 2.0**FRACTION_BITS for s in (got, expected))
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-3)
 
 
@@ -269,25 +273,28 @@ def test_the_index_equals_the_plain_one(dtype: torch.dtype, signed: bool, per: s
 
 def test_the_state_goes_on_where_it_was_saved() -> None:
     index, _ = feed(11, torch.bfloat16, signed=True, per="sentence", grouped=False, tiling=SMALL, batches=1, rows=3)
-    other = GpuIndex([DEVICE, DEVICE], index.cells, index.top, signed=True, per="sentence", tiling=SMALL, width=4)
+    other = GpuIndex([DEVICE, DEVICE], index.cells, index.top, signed=True, per="sentence", tiling=SMALL, slots=4)
     other.load(index.state())
     for name, array in index.state().items():
         np.testing.assert_array_equal(other.state()[name], array)
-    assert torch.equal(other._place[0][0].bars, index._place[0][0].bars)
+    assert torch.equal(other._sites[0].part.thresholds, index._sites[0].part.thresholds)
 
 
-def test_layers_on_several_devices() -> None:
-    """Two names of one device stand for two devices: each layer's part comes back in its place."""
-    case = Case(5, torch.bfloat16, signed=False, rows=2)
-    devices = [DEVICE, torch.device("cpu", 0) if not CUDA else DEVICE, DEVICE]
-    index = GpuIndex(devices, 6, 3, signed=False, per="sentence", tiling=SMALL, width=4)
-    plain = Index(3, 6, 3, signed=False)
+def test_layers_of_different_widths_on_several_devices() -> None:
+    """Two names of one device stand for two devices: the part of each layer comes back at its place."""
+    case = Case(5, torch.bfloat16, signed=False, rows=2, cells=9)
+    devices = [DEVICE, torch.device("cpu", 0) if not CUDA else DEVICE, DEVICE, DEVICE]
+    cells = Cells.of_widths([3, 6, 9, 5])
+    index = GpuIndex(devices, cells, 3, signed=False, per="sentence", tiling=SMALL, slots=4)
+    plain = CpuIndex(cells, 3, signed=False)
     rows = case.table(index)
-    picked = candidates(case.columns, case.starts, case.lengths, case.old, case.first, "sentence")
-    for layer in (1, 2):
-        index.update(layer, (case.x * layer).to(devices[layer]), rows)
-        plain.update(layer, (case.x * layer).float(), picked)
+    picked = plain.prepare(case.columns, case.n_special, case.lengths, case.seen_before, case.first)
+    for layer in (1, 3, 2):
+        x = case.x[..., : cells.size(layer)] * layer
+        index.update(layer, x.to(devices[layer]), rows)
+        plain.update(layer, x.float(), picked)
     assert_same(index, plain)
+    assert (index.state()["keys"][0, : cells.size(0)] == UNFILLED).all()
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -307,18 +314,22 @@ def test_coefficients_that_are_not_finite_are_refused(bad: float) -> None:
 
 def test_the_index_is_chosen_by_device(monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"signed": True, "per": "sentence", "context": 64}
-    card = torch.device("cuda", 0)
-    cpu = make_index([torch.device("cpu")] * 2, 4, 3, **options)  # type: ignore[arg-type]
-    assert isinstance(cpu, Index)
+    card, cells = torch.device("cuda", 0), Cells.of_widths([4, 6])
+    cpu = make_index([torch.device("cpu")] * 2, cells, 3, **options)  # type: ignore[arg-type]
+    assert isinstance(cpu, CpuIndex)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     assert has_triton(card)
     with monkeypatch.context() as patch:
         patch.setattr("importlib.util.find_spec", lambda name: None)
-        assert isinstance(make_index([card] * 2, 4, 3, **options), Index)  # type: ignore[arg-type]
+        assert isinstance(make_index([card] * 2, cells, 3, **options), CpuIndex)  # type: ignore[arg-type]
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))  # older than Triton supports
-    assert isinstance(make_index([card] * 2, 4, 3, **options), Index)  # type: ignore[arg-type]
-    assert GpuIndex.fits(columns=2048, cells=14_336, top=50)
-    assert not GpuIndex.fits(columns=65_536, cells=32_768, top=50)  # a window's places would not fit in 32 bits
+    assert isinstance(make_index([card] * 2, cells, 3, **options), CpuIndex)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="3 devices were given for 2 sites"):
+        make_index([card] * 3, cells, 3, **options)  # type: ignore[arg-type]
+    assert GpuIndex.fits(columns=2048, cells=Cells.of_widths([14_336] * 80), top=50)
+    assert not GpuIndex.fits(
+        columns=65_536, cells=Cells.of_widths([64, 32_768]), top=50
+    )  # a window's places would not fit in 32 bits
 
 
 # On a card: sizes that fill it, whole scans
@@ -329,9 +340,9 @@ def test_the_index_is_chosen_by_device(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("signed", [True, False], ids=["signed", "unsigned"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("tiling", [SHORT_ROWS, LONG_ROWS], ids=["short", "long"])
-def test_large_reads(tiling: Tiling, dtype: torch.dtype, signed: bool, per: str) -> None:
+def test_large_filters(tiling: Tiling, dtype: torch.dtype, signed: bool, per: str) -> None:
     case = Case(1, dtype, signed=signed, rows=90, longest=70, cells=328)
-    compare_read(case, signed=signed, per=per, tiling=tiling, seed=1, width=64, top=50)
+    compare_filter_rows(case, signed=signed, per=per, tiling=tiling, seed=1, slots=64, top=50)
 
 
 @on_the_card
@@ -344,7 +355,7 @@ def test_large_settles(per: str, grouped: bool) -> None:
         per=per,
         grouped=grouped,
         top=50,
-        width=64,
+        slots=64,
     )
 
 
@@ -352,7 +363,7 @@ def test_large_settles(per: str, grouped: bool) -> None:
 @pytest.mark.parametrize("top", [1, 25, 50, 200])
 @pytest.mark.parametrize("grouped", [False, True], ids=["", "grouped"])
 def test_large_indices(top: int, grouped: bool) -> None:
-    width = max(32, 1 << (top - 1).bit_length())
+    slots = max(32, 1 << (top - 1).bit_length())
     index, plain = feed(
         9,
         torch.bfloat16,
@@ -365,7 +376,7 @@ def test_large_indices(top: int, grouped: bool) -> None:
         longest=30,
         cells=260,
         top=top,
-        width=width,
+        slots=slots,
     )
     assert_same(index, plain)
 
@@ -410,28 +421,30 @@ def test_a_batched_scan_on_the_card_equals_brute_force_on_the_same_coefficients(
     tokens: list[np.ndarray] = []
     update = GpuIndex.update
 
-    def spy(self: GpuIndex, layer: int, x: torch.Tensor, batch: Rows) -> None:
+    def spy(self: GpuIndex, layer: int, x: torch.Tensor, batch: Rows, tokens: torch.Tensor | None = None) -> None:
         begin, end, first = batch.table.numpy()
         column = np.arange(x.shape[1])
         new = (column >= begin[:, None]) & (column < end[:, None])
         seen[layer].append(x.float().cpu().numpy()[new])
         if layer == 0:
             tokens.append((first[:, None] + column)[new])
-        update(self, layer, x, batch)
+        update(self, layer, x, batch, tokens)
 
     monkeypatch.setattr(GpuIndex, "update", spy)
     monkeypatch.setattr(engine, "warm_up", lambda *args: None)  # its windows are not the corpus's
     run = keyhole.scan(model, [text], out=tmp_path / "run", top=5, unit=unit, batch_tokens=100, context=16)
-    offsets = run._corpus["unit_offsets"]
+    offsets = run.unit_offsets
     places = np.concatenate(tokens)
     units = np.searchsorted(offsets, places, side="right") - 1
     for layer in range(LAYERS):
         values = np.concatenate(seen[layer])
         for sign, side in ((1, ""), (-1, "_negative")):
             coefficients, best, positions = brute_force(sign * values, units, places - offsets[units], 5)
-            np.testing.assert_array_equal(getattr(run, "coefficients" + side)[layer], sign * coefficients)
-            np.testing.assert_array_equal(getattr(run, "units" + side)[layer], best)
-            np.testing.assert_array_equal(getattr(run, "positions" + side)[layer], positions)
+            np.testing.assert_array_equal(
+                getattr(run, "coefficients" + side)[run.cells.span(layer)], sign * coefficients
+            )
+            np.testing.assert_array_equal(getattr(run, "units" + side)[run.cells.span(layer)], best)
+            np.testing.assert_array_equal(getattr(run, "positions" + side)[run.cells.span(layer)], positions)
 
 
 @on_the_card

@@ -36,7 +36,7 @@ def test_a_lens_reads_a_value_as_defined(family: str, name: str) -> None:
     model = tiny(family)
     head = Head(model)
     seen = head.see(name, head.values(1))
-    for cell in (0, 7, model.cells - 1):
+    for cell in (0, 7, model.cells.size(1) - 1):
         v = paper.value(model, 1, cell)
         expected = paper.folded(model, v) if name == "norm" else v
         torch.testing.assert_close(seen[cell], expected, rtol=1e-4, atol=1e-5)

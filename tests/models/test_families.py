@@ -28,7 +28,7 @@ def test_the_row_of_every_family_is_proved(family: str) -> None:
     model = tiny(family)
     prove(model)
     assert model.layers == LAYERS
-    assert model.values(0).shape == (model.cells, model.config.hidden_size)
+    assert model.values(0).shape == (model.cells.size(0), model.config.hidden_size)
     assert model.signed == (family != "opt")
 
 
@@ -75,14 +75,14 @@ def test_an_unknown_architecture_lists_the_known_and_the_way_to_add_one() -> Non
 def test_a_new_family_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FAMILIES, "stablelm", Family("model.layers", "mlp.down_proj", "self_attn.o_proj", "model.norm"))
     monkeypatch.setitem(TINY, "stablelm", TINY["llama"])
-    assert tiny("stablelm").coefficients("The cat").shape == (LAYERS, 7, CELLS)
+    assert tiny("stablelm").coefficients("The cat").shape == (7, LAYERS * CELLS)
 
 
 def test_coefficients_are_the_gated_activation_for_llama() -> None:
     model = tiny("llama")
     seen = []
     handle = model.blocks[1].mlp.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
-    got = model.coefficients("abc")[1]
+    got = model.coefficients("abc")[:, model.cells.span(1)]
     handle.remove()
     mlp = model.blocks[1].mlp
     x = seen[0][0, 1:]
@@ -94,7 +94,7 @@ def test_coefficients_are_relu_of_the_keys_for_opt() -> None:
     model = tiny("opt")
     block, seen = model.blocks[2], []
     handle = block.fc1.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
-    got = model.coefficients("abc")[2]
+    got = model.coefficients("abc")[:, model.cells.span(2)]
     handle.remove()
     expected = torch.relu(seen[0].reshape(-1, D)[1:] @ block.fc1.weight.T + block.fc1.bias)
     torch.testing.assert_close(got, expected)
@@ -107,7 +107,9 @@ def test_padding_changes_nothing() -> None:
         alone, kept = model.coefficients("The cat"), {}
         batch = model.batch([*model.tokenize(["The cat", "A much longer text than that"])])
         model.run(batch.ids, lambda layer, x, kept=kept: kept.update({layer: x[0, 1:8].clone()}))
-        torch.testing.assert_close(torch.stack([kept[layer] for layer in range(LAYERS)]), alone, rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(
+            torch.cat([kept[layer] for layer in range(LAYERS)], dim=1), alone, rtol=1e-3, atol=1e-5
+        )
 
 
 def test_the_fingerprint_tells_models_apart() -> None:
@@ -132,9 +134,10 @@ def test_a_cell_turned_round_has_its_triggers_on_the_negative_side(text: Path, t
     plain = tiny("opt")
     lines = [line for line in text.read_text("utf-8").split("\n") if line.strip()]
     prefixes = every_prefix(plain, lines, room=CONTEXT - 1)
-    cell = int(sum(prefix.coefficients[-1] > 0 for prefix in prefixes).argmax())
+    last = plain.cells.span(LAYERS - 1)
+    cell = int(sum(prefix.coefficients[last] > 0 for prefix in prefixes).argmax())
     for prefix in prefixes:
-        prefix.coefficients[-1, cell] *= -1
+        prefix.coefficients[last][cell] *= -1
     folder = save(plain, tmp_path / "model")
     model = keyhole.load(folder, edits=[Edit(LAYERS - 1, cell, -1.0)])
     assert model.signed
@@ -142,7 +145,7 @@ def test_a_cell_turned_round_has_its_triggers_on_the_negative_side(text: Path, t
     run = keyhole.scan(model, [text], tmp_path / "run", top=4, unit="line", batch_tokens=1, context=CONTEXT)
     for sign, side in ((1, ""), (-1, "_negative")):
         coefficients, units, positions = triggers(prefixes, 4, "sentence", sign)
-        assert sign > 0 or not np.isnan(coefficients[-1, cell]).all()
+        assert sign > 0 or not np.isnan(coefficients[last][cell]).all()
         np.testing.assert_array_equal(getattr(run, "coefficients" + side), coefficients)
         np.testing.assert_array_equal(getattr(run, "units" + side), units)
         np.testing.assert_array_equal(getattr(run, "positions" + side), positions)

@@ -11,7 +11,7 @@ from typing import Any
 import paper
 import pytest
 import torch
-from families import TINY, tiny, tokenizer
+from families import CELLS, TINY, tiny, tokenizer
 from torch import Tensor
 
 import keyhole
@@ -39,14 +39,14 @@ def raw_value(model: Model, layer: int, cell: int) -> Tensor:
 
 def firing(model: Model, positions: list[int]) -> int:
     """A cell of layer 1 that fires at all of these (a ReLU's is often silent)."""
-    return int(model.coefficients(TEXT)[1, positions].abs().amin(0).argmax())
+    return int(model.coefficients(TEXT)[:, model.cells.span(1)][positions].abs().amin(0).argmax())
 
 
 def by_hand(model: Model, layer: int, cell: int, scale: float, columns: list[int]) -> Tensor:
     """The logits with the cell's share of the layer's output scaled behind the down-projection."""
 
     def hook(module: Any, args: tuple[Tensor, ...], out: Tensor) -> Tensor:
-        out, flat = out.clone(), args[0].reshape(-1, model.cells)
+        out, flat = out.clone(), args[0].reshape(-1, model.cells.size(layer))
         for column in columns:
             out.view(-1, out.shape[-1])[column] += (scale - 1) * flat[column, cell] * raw_value(model, layer, cell)
         return out
@@ -85,10 +85,11 @@ def test_positions_count_the_texts_own_tokens(family: str) -> None:
     assert (got - before)[:, 3:].abs().max() > 1e-4
     # who looks at coefficients sees the edited ones
     plain = model.coefficients(TEXT)
-    expected = plain[1].clone()
-    expected[[2, 6], cell] *= -2.5
-    torch.testing.assert_close(seen[1, :7, cell], expected[:7, cell])
-    assert torch.equal(seen[0], plain[0])
+    place, first = model.cells.place(1, cell), model.cells.span(0)
+    expected = plain[:, place].clone()
+    expected[[2, 6]] *= -2.5
+    torch.testing.assert_close(seen[:7, place], expected[:7])
+    assert torch.equal(seen[:, first], plain[:, first])
 
 
 @pytest.mark.parametrize("family", sorted(TINY))
@@ -118,8 +119,10 @@ def test_edits_compose() -> None:
         with applied(model, [one], 1), applied(model, [two], 1):
             assert torch.equal(logits(model), together)
         with applied(model, [Edit(1, 5, 0.5, (0, 1)), Edit(1, 5, 2.0, (2,))], 1):
-            split = model.coefficients(TEXT)[1, :3, 5]
-        torch.testing.assert_close(split, model.coefficients(TEXT)[1, :3, 5] * torch.tensor([0.5, 0.5, 2.0]))
+            split = model.coefficients(TEXT)[:3, model.cells.place(1, 5)]
+        torch.testing.assert_close(
+            split, model.coefficients(TEXT)[:3, model.cells.place(1, 5)] * torch.tensor([0.5, 0.5, 2.0])
+        )
         with applied(model, [one], 1), applied(model, [Edit(1, 5, 4.0)], 1):  # one inside another: their product
             twice = logits(model)
         with applied(model, [Edit(1, 5, 2.0)], 1):
@@ -128,7 +131,7 @@ def test_edits_compose() -> None:
 
 def test_the_callers_tensor_is_not_touched() -> None:
     model = tiny("llama")
-    x = torch.randn(1, 4, model.cells)
+    x = torch.randn(1, 4, model.cells.size(0))
     kept = x.clone()
     with applied(model, [Edit(0, 2, 0.0)]):
         out = model.downs[0](x)
@@ -213,7 +216,7 @@ def test_edits_saved_and_loaded_with_a_model(folder: Path, tmp_path: Path) -> No
     plain = keyhole.load(str(folder))
     edits = [Edit(1, 5, 0.0), Edit(2, 7, -0.5, (1, 3))]
     saved = intervene.dump(edits, plain)
-    assert saved["model"] == {"fingerprint": plain.fingerprint, "layers": plain.layers, "cells": plain.cells}
+    assert saved["model"] == {"fingerprint": plain.fingerprint, "layers": plain.layers, "cells": CELLS}
     file = tmp_path / "edits.json"
     file.write_text(json.dumps(saved))
     with applied(plain, edits):
@@ -242,7 +245,7 @@ def test_a_scan_of_an_edited_model_is_told_apart(folder: Path, text: Path, tmp_p
     edited = keyhole.load(str(folder), edits=[Edit(1, 5, 0.0)])
     run = keyhole.scan(edited, [text], out=tmp_path / "run", unit="line", top=3)
     assert run.cell(1, 5).dead
-    assert run.stats.max[1, 5] == 0
+    assert run.stats.max[run.cells.place(1, 5)] == 0
     with pytest.raises(keyhole.KeyholeError, match="not the model that was scanned"):
         keyhole.analyze(run, only=["mutation"], model=keyhole.load(str(folder)))
     assert keyhole.verify(run, cells=5).ok  # the run says which edits, so the model comes back with them

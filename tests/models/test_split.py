@@ -39,7 +39,7 @@ def test_a_split_model_is_the_same_model(folder: str, text: Path, tmp_path: Path
     ]
     assert [run.manifest["config"]["device"] for run in runs] == ["cpu", "split"]
     for name in ("coefficients", "units", "positions", "sums"):
-        assert np.array_equal(runs[0]._array(name), runs[1]._array(name), equal_nan=True)
+        assert np.array_equal(runs[0].array(name), runs[1].array(name), equal_nan=True)
     assert verify(runs[1], cells=5).ok
     with pytest.raises(UsageError, match="not split"):
         keyhole.analyze(runs[1], device="split")

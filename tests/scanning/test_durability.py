@@ -472,7 +472,7 @@ def test_verify_recomputes_from_the_text(run: Path, text: Path) -> None:
 def test_verify_finds_a_coefficient_that_is_wrong(run: Path) -> None:
     opened = keyhole.open(run)
     opened.coefficients = np.array(opened.coefficients)
-    opened.coefficients[1, 3, 0] *= 1.01
+    opened.coefficients[opened.cells.place(1, 3), 0] *= 1.01
     found = keyhole.verify(opened, cells=72, model=tiny("llama"))
     assert not found.ok
     assert found.worst == "L1.3"

@@ -33,7 +33,7 @@ def test_a_held_out_scan_is_the_scan_of_the_rest(tmp_path: Path) -> None:
             np.testing.assert_array_equal(getattr(whole, name + side), getattr(alone, name + side))
     for name in ("n", "active", "max", "min"):
         np.testing.assert_array_equal(whole.stats[name], alone.stats[name])
-    counts = lambda run: [t.count for cell in range(run.cells) for t in run.triggers(1, cell)]  # noqa: E731
+    counts = lambda run: [t.count for cell in range(run.cells.size(1)) for t in run.triggers(1, cell)]  # noqa: E731
     assert counts(whole) == counts(alone)
     assert whole.manifest["corpus"]["distinct_prefixes"] == alone.manifest["corpus"]["distinct_prefixes"]
     assert whole.manifest["corpus"]["units"] == len(lines)

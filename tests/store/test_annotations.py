@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import explored
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,7 +43,7 @@ def pattern(*triggers: int, kind: str = "shallow", description: str = "ends in c
 
 def said(run: keyhole.Run, number: int = 0, who: str = "ann", *patterns: Any, **changes: Any) -> dict[str, Any]:
     """An annotation of the number-th cell of layer 1 that has six triggers."""
-    cell = [c for c in range(run.cells) if run.units[1, c, -1] >= 0][number]
+    cell = int(np.flatnonzero(run.layer(1).units[:, -1] >= 0)[number])
     return {"annotator": who, "layer": 1, "cell": cell, "patterns": list(patterns), "skipped": False} | changes
 
 

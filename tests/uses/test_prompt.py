@@ -74,11 +74,11 @@ def test_every_number_is_as_defined(family: str, position: int | None) -> None:
         assert one.layer == layer
         same(one.before, top(model, paper.own_logits(model, seen.r[layer]), 5))
         same(one.after, top(model, paper.own_logits(model, seen.o[layer]), 5))
-        shares = [added(model, seen, layer, cell) for cell in range(model.cells)]
+        shares = [added(model, seen, layer, cell) for cell in range(model.cells.size(layer))]
         effects = [float(whole - paper.own_logits(model, seen.o[-1] - share)[token]) for share in shares]
         strengths = [
             abs(float(seen.m[layer][cell])) * float(paper.value(model, layer, cell).norm())
-            for cell in range(model.cells)
+            for cell in range(model.cells.size(layer))
         ]
         for listed, measure in ((one.strongest, strengths), (one.effective, [abs(effect) for effect in effects])):
             assert len({c.cell for c in listed}) == len(listed) == 10
@@ -98,7 +98,7 @@ def test_edits_beside_the_original(family: str) -> None:
     original = own(model, 9)
     with applied(model, edits, 1):
         edited = own(model, 9)
-        m = model.coefficients(TEXT)[:, 9]
+        m = model.cells.by_layer(model.coefficients(TEXT)[9].numpy())
     view = prompt.read(model, TEXT, position=9, token="e", edits=edits)
     assert view.edited
     same(view.prediction, top(model, edited, 10))
@@ -111,7 +111,7 @@ def test_edits_beside_the_original(family: str) -> None:
     assert view.chosen.original_p == pytest.approx(float(torch.softmax(original, 0)[token]), rel=1e-3)
     for one in view.layers:
         for contribution in one.strongest:
-            assert contribution.m == pytest.approx(float(m[one.layer, contribution.cell]), rel=1e-3, abs=1e-5)
+            assert contribution.m == pytest.approx(float(m[one.layer][contribution.cell]), rel=1e-3, abs=1e-5)
     same(prompt.read(model, TEXT, position=9).prediction, view.original)
 
 
@@ -190,7 +190,7 @@ def test_a_position_within_reach_of_a_text_that_is_too_long() -> None:
 
 def test_a_model_that_overflows_is_told_apart_from_its_edits() -> None:
     model = tiny("llama", rms_norm_eps=1.3e-6)  # one of its own, to break
-    huge = [Edit(0, cell, 3e38) for cell in range(model.cells)]
+    huge = [Edit(0, cell, 3e38) for cell in range(model.cells.size(0))]
     with applied(model, huge), pytest.raises(UsageError, match="not finite any more. Use smaller scales"):
         prompt.read(model, TEXT, edits=huge)
     weight = model.downs[0].weight

@@ -60,12 +60,12 @@ def test_a_trigger_is_shaded_by_its_coefficients(run: keyhole.Run) -> None:
 def test_layers(run: keyhole.Run) -> None:
     for number in range(run.layers):
         layer = run.layer(number)
-        assert len(layer) == run.cells
-        assert [cell.address for cell in layer] == [f"L{number}.{i}" for i in range(run.cells)]
+        assert len(layer) == run.cells.size(number)
+        assert [cell.address for cell in layer] == [f"L{number}.{i}" for i in range(run.cells.size(number))]
         said = read(layer._repr_html_())
         strongest = max(layer, key=lambda cell: cell.stats.max)
         assert strongest.address in said
-        assert f"{run.cells:,} cells" in said
+        assert f"{len(layer):,} cells" in said
     for bad in (-1, 3):
         with pytest.raises(UsageError, match="layers 0 to 2"):
             run.layer(bad)

@@ -185,7 +185,7 @@ def test_layer_sorts_filters_and_keeps_few_rows(page: Any, site: Site) -> None:
     until(page, f"[...document.querySelectorAll('tbody tr')].at(-1).ariaRowIndex === '{CELLS + 1}'")
     assert rows.count() < 60
 
-    said = values.Values(site.run, "raw").top_tokens[1, :, :3]
+    said = values.Values(site.run, "raw").top_tokens[site.run.cells.span(1), :3]
     piece = site.run.vocabulary.piece(int(said[9, 0])).strip()
     page.get_by_label("Filter").fill(piece)
     wanted = page.locator("p[role=status]").inner_text()
@@ -206,8 +206,8 @@ def test_layer_sorts_filters_and_keeps_few_rows(page: Any, site: Site) -> None:
 
 
 def agreeing_cells(run: keyhole.Run, layer: int) -> int:
-    top = values.Values(run, "raw").top_tokens[layer, :, 0]
-    return sum(any(t.next_id == top[cell] for t in run.triggers(layer, cell)) for cell in range(run.cells))
+    top = values.Values(run, "raw").top_tokens[run.cells.span(layer), 0]
+    return sum(any(t.next_id == top[cell] for t in run.triggers(layer, cell)) for cell in range(len(top)))
 
 
 def test_a_row_opens_its_cell(page: Any, site: Site) -> None:
@@ -374,15 +374,15 @@ def texts(run: keyhole.Run) -> list[tuple[str, str]]:
     """Every trigger's cell, with a minus on the negative side, and its unit's text up to its last token, lower-cased."""
     known: dict[tuple[int, int], str] = {}
     found = []
-    for side, name in (("", ""), ("_negative", "−")):
-        units, positions = getattr(run, f"units{side}"), getattr(run, f"positions{side}")
-        for (layer, cell, _), unit in np.ndenumerate(units):
+    for negative, name in ((False, ""), (True, "−")):
+        _, units, positions = run.side(negative)
+        for (place, slot), unit in np.ndenumerate(units):
             if unit < 0:
                 continue
-            at = (int(unit), int(positions[layer, cell, _]))
+            at = (int(unit), int(positions[place, slot]))
             if at not in known:
                 known[at] = run.vocabulary.text(list(run.unit_tokens(at[0]))[: at[1] + 1]).lower()
-            found.append((f"{name}L{layer}.{cell}", known[at]))
+            found.append((f"{name}{run.cells.address(place)}", known[at]))
     return found
 
 

@@ -17,6 +17,7 @@ import explored
 import msgspec
 import numpy as np
 import pytest
+from families import CELLS
 
 import keyhole
 from keyhole.store import annotations, shading, values
@@ -56,7 +57,7 @@ def opened(explorer: Explorer, cell: keyhole.Cell) -> Any:
 
 
 def every_cell(run: keyhole.Run) -> list[keyhole.Cell]:
-    return [run.cell(layer, cell) for layer in range(run.layers) for cell in range(run.cells)]
+    return [run.cell(layer, cell) for layer, cell in run.cells]
 
 
 def test_every_address_answers_with_strict_json(explorer: Explorer) -> None:
@@ -140,7 +141,7 @@ def test_cells_are_what_the_run_says(explorer: Explorer, run: keyhole.Run) -> No
                 ("negative_agreement", cell.triggers_negative, told.bottom_tokens),
             ):
                 known = [t.next_id for t in triggers if t.next_id is not None]
-                top = int(tokens[cell.layer, cell.index, 0])
+                top = int(tokens[cell.place, 0])
                 hits = {"token": run.vocabulary.piece(top), "hits": known.count(top), "of": len(known)}
                 assert value[name] == (hits if known else None)
         near = values.similar(run, cell.layer, cell.index)
@@ -201,8 +202,8 @@ def test_layers(explorer: Explorer, run: keyhole.Run) -> None:
     told = values.Values(run, "raw")
     for layer in range(run.layers):
         columns = data(explorer, f"layers/{layer}.json")["columns"]
-        assert {len(column) for column in columns.values()} == {run.cells}
-        for index in range(run.cells):
+        assert {len(column) for column in columns.values()} == {CELLS}
+        for index in range(CELLS):
             cell = run.cell(layer, index)
             row = {name: column[index] for name, column in columns.items()}
             assert row["dead"] == int(cell.dead)
@@ -217,7 +218,7 @@ def test_layers(explorer: Explorer, run: keyhole.Run) -> None:
             assert top.prefix.endswith(row["trigger"].lstrip("\ufffd"))
             assert len(row["trigger"]) <= 40
             known = [t.next_id for t in cell.triggers if t.next_id is not None]
-            hits = known.count(int(told.top_tokens[layer, index, 0]))
+            hits = known.count(int(told.top_tokens[run.cells.place(layer, index), 0]))
             assert row["agreement"] == (pytest.approx(hits / len(known), rel=1e-3) if known else None)
 
 
@@ -227,14 +228,14 @@ def test_map(explorer: Explorer, run: keyhole.Run) -> None:
     assert set(by) == {"activity", "agreement", "max_prob"}
     for name, truth in (("activity", run.stats.active_fraction), ("max_prob", values.Values(run, "raw").max_prob)):
         measure = by[name]
-        placed = np.frombuffer(base64.b64decode(measure["data"]), np.uint8).reshape(run.layers, run.cells) / 254
+        placed = np.frombuffer(base64.b64decode(measure["data"]), np.uint8) / 254
         lo, hi = measure["lo"], measure["hi"]
         back = lo * (hi / lo) ** placed if measure["scale"] == "log" else lo + placed * (hi - lo)
         assert np.allclose(back, truth, rtol=0.02, atol=(hi - lo) / 250)
-    shares = np.frombuffer(base64.b64decode(by["agreement"]["data"]), np.uint8).reshape(run.layers, run.cells)
+    shares = np.frombuffer(base64.b64decode(by["agreement"]["data"]), np.uint8)
     for cell in every_cell(run):
         known = [t for t in cell.triggers if t.next_id is not None]
-        assert (shares[cell.layer, cell.index] == 255) == (not known)
+        assert (shares[cell.place] == 255) == (not known)
 
 
 def test_figures(explorer: Explorer) -> None:
@@ -253,7 +254,7 @@ def test_tokens_lead_to_values(explorer: Explorer, run: keyhole.Run) -> None:
     for token in range(len(pieces)):
         for name, truth in (("promoted", told.promoting(token)), ("demoted", told.demoting(token))):
             found = pages[token // 64][name].get(str(token), [])
-            assert [row[0] for row in found] == [s.layer * run.cells + s.cell for s in truth]
+            assert [row[0] for row in found] == [run.cells.place(s.layer, s.cell) for s in truth]
             assert [row[2] for row in found] == [s.rank for s in truth]
             assert [row[1] for row in found] == pytest.approx([s.logit for s in truth], rel=1e-2)
 
@@ -281,7 +282,7 @@ def test_words_and_units_find_every_phrase(explorer: Explorer, run: keyhole.Run)
             assert held["text"] == texts[unit]
             for place, end in held["cells"] + held["negative"]:
                 if phrase.lower() in held["text"][:end].lower():
-                    at = divmod(place, run.cells)
+                    at = run.cells.split(place)
                     found[at] = found.get(at, 0) + 1
         truth: dict[tuple[int, int], int] = {}
         for layer, cell, _, t in triggers:
@@ -365,7 +366,7 @@ def test_annotations_colour_the_map(tmp_path: Path) -> None:
     assert data(explorer, "annotations.json") == {"annotations": [annotation], "notes": {"L0.1": "<b>odd</b>"}}
     measure = data(explorer, "map.json")["measures"][-1]
     placed = np.frombuffer(base64.b64decode(measure["data"]), np.uint8)
-    assert measure["kinds"][placed[live.layer * run.cells + live.index]] == "semantic"
+    assert measure["kinds"][placed[live.place]] == "semantic"
     assert np.count_nonzero(placed != 255) == 1
 
 

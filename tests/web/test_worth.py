@@ -21,7 +21,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> keyhole.Run:
 
 
 def follows(run: keyhole.Run, layer: int) -> np.ndarray:
-    rows = [[-1 if t.next_id is None else t.next_id for t in run.triggers(layer, cell)] for cell in range(run.cells)]
+    rows = [
+        [-1 if t.next_id is None else t.next_id for t in run.triggers(layer, cell)]
+        for cell in range(run.cells.size(layer))
+    ]
     return np.array([row + [-1] * (run.top - len(row)) for row in rows])
 
 
@@ -42,19 +45,19 @@ def test_the_best_cells_come_first(run: keyhole.Run) -> None:
     promoted = np.asarray(said.top_tokens)
     counts = Counter(np.asarray(run.tokens).tolist())
     scores = {
-        (layer, cell): score(run, layer, cell, promoted[layer, cell].tolist(), counts)
+        (layer, cell): score(run, layer, cell, promoted[run.cells.place(layer, cell)].tolist(), counts)
         for layer in range(run.layers)
-        for cell in range(run.cells)
+        for cell in range(run.cells.size(layer))
     }
-    chosen = [
-        keyhole.store.run.parse_address(a) for a in worth.speaking(run, promoted, lambda layer: follows(run, layer), 4)
-    ]
+    chosen = [(run[a].layer, run[a].index) for a in worth.speaking(run, promoted, lambda layer: follows(run, layer), 4)]
     assert chosen, "no value of the random model names what follows"
     assert scores[chosen[0]] == pytest.approx(max(scores.values()))
     assert [scores[at] for at in chosen] == sorted((scores[at] for at in chosen), reverse=True)
     assert all(scores[at] > 0 for at in chosen)
     assert max(Counter(layer for layer, _ in chosen).values()) <= worth.A_LAYER
-    words = [{run.vocabulary.piece(t).strip().lower() for t in promoted[at][:8].tolist()} for at in chosen]
+    words = [
+        {run.vocabulary.piece(t).strip().lower() for t in promoted[run.cells.place(*at)][:8].tolist()} for at in chosen
+    ]
     for i, one in enumerate(words):
         assert all(len(one & other) < 2 for other in words[:i])
 
@@ -64,9 +67,9 @@ def test_scores_are_those_of_the_definition(run: keyhole.Run) -> None:
     counts = Counter(np.asarray(run.tokens).tolist())
     weights = worth._weights(run)
     for layer in range(run.layers):
-        found = worth._scores(promoted[layer], follows(run, layer), weights)
-        for cell in range(run.cells):
-            wanted = score(run, layer, cell, promoted[layer, cell].tolist(), counts)
+        found = worth._scores(promoted[run.cells.span(layer)], follows(run, layer), weights)
+        for cell in range(run.cells.size(layer)):
+            wanted = score(run, layer, cell, promoted[run.cells.place(layer, cell)].tolist(), counts)
             assert found[cell] == pytest.approx(wanted, abs=1e-9)
 
 

@@ -13,11 +13,12 @@ from .stats import wilson
 def rows(run: Run) -> list[dict[str, Any]]:
     """n distinct prefixes; the interval takes each prefix as one draw, whose share of active cells it is."""
     stats = run.stats
-    n = int(stats.n[0, 0])
+    n = int(stats.n[0])
     found = []
     for layer in range(run.layers):
-        fraction = float(stats.active[layer].sum() / (n * run.cells))
+        active = stats.active[run.cells.span(layer)]
+        fraction = float(active.sum() / (n * len(active)))
         lo, hi = wilson(fraction * n, n)
-        dead = int(np.count_nonzero(stats.active[layer] == 0))
+        dead = int(np.count_nonzero(active == 0))
         found.append({"layer": layer, "n": n, "active_fraction": fraction, "lo": lo, "hi": hi, "dead": dead})
     return found

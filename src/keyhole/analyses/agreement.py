@@ -24,7 +24,8 @@ def rows(run: Run, values: Values) -> list[dict[str, Any]]:
     found = []
     for name, wanted in (("next", targets.next_tokens(run, 1)), ("last", targets.last_tokens(run, 1))):
         for layer in range(run.layers):
-            found.append(_row(layer, name, values.lens, top[layer], wanted[layer, :, 0], frequency))
+            span = run.cells.span(layer)
+            found.append(_row(layer, name, values.lens, top[span], wanted[span, 0], frequency))
     return found
 
 

@@ -80,9 +80,9 @@ def analyze(
         raise UsageError("No lens was named. The lenses are: raw, norm.")
     samples, cells, seed = whole("samples", samples, 1), whole("cells", cells, 1), whole("seed", seed, 0)
     path = run.path if isinstance(run, Run) else Path(run)
-    manifest.read(path)  # what is no run is refused before anything is written
+    manifest.read_manifest(path)  # what is no run is refused before anything is written
     with store.locked(path):
-        if isinstance(run, Run) and run.manifest["checksum"] != manifest.read(path)["checksum"]:
+        if isinstance(run, Run) and run.manifest["checksum"] != manifest.read_manifest(path)["checksum"]:
             raise RunError(f"Another run is at {path} now. Open it again, and analyze that.")
         store.drop_damaged(path)
         run = run if isinstance(run, Run) else Run(path)

@@ -14,11 +14,11 @@ BINS = 20
 
 
 def rows(run: Run, values: Values) -> list[dict[str, Any]]:
-    wanted = targets.next_tokens(run, 1)[..., 0].ravel()
+    wanted = targets.next_tokens(run, 1)[:, 0]
     known = wanted >= 0
     wanted = wanted[known]
-    top = np.asarray(values.top_tokens[..., 0]).ravel()[known]
-    confidence = np.asarray(values.max_prob).ravel()[known]
+    top = np.asarray(values.top_tokens[:, 0])[known]
+    confidence = np.asarray(values.max_prob)[known]
     order = np.argsort(confidence, kind="stable")
     found = []
     for number, part in enumerate(np.array_split(order, min(BINS, max(1, len(order))))):

@@ -8,26 +8,24 @@ import numpy as np
 
 from ..store.run import Run
 from ..store.values import Values
-from . import targets
 
 COUNT = 100
 
 
 def rows(run: Run, values: Values) -> list[dict[str, Any]]:
-    confidence = np.asarray(values.max_prob).ravel()
-    follows = targets.next_tokens(run)
+    confidence = np.asarray(values.max_prob)
     found = []
     for place in np.argsort(-confidence, kind="stable")[:COUNT]:
-        layer, cell = divmod(int(place), run.cells)
-        token = int(values.top_tokens[layer, cell, 0])
-        known = follows[layer, cell][follows[layer, cell] >= 0]
+        layer, cell = run.cells.split(int(place))
+        token = int(values.top_tokens[place, 0])
+        hits, known = values.hits(int(place))
         found.append(
             {
                 "layer": layer,
                 "cell": cell,
                 "token": run.vocabulary.piece(token),
                 "max_prob": float(confidence[place]),
-                "share": float((known == token).mean()) if len(known) else None,
+                "share": float(hits / known) if known else None,
             }
         )
     return found

@@ -37,7 +37,7 @@ def prefixes(
 ) -> Prefixes:
     """From `valid`, else from what the scan held out, else from the corpus itself; the note says which."""
     random = np.random.default_rng(seed)
-    kind, room = str(run.manifest["config"]["unit"]), run.context - int(run.manifest["config"]["starts"])
+    kind, room = str(run.manifest["config"]["unit"]), run.room
     held = targets.held_out_units(run)
     if valid:
         names = [str(name) for name in valid]

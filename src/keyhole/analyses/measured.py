@@ -42,7 +42,7 @@ class Measured:
 def _weigh(run: Run, found: dict[str, list[Row] | None], notes: dict[str, str]) -> dict[str, list[Verdict]]:
     judges: dict[str, tuple[str, Callable[[Any], list[Verdict]]]] = {
         "mutation": ("mutation", verdicts.mutation),
-        "activity": ("activity", partial(verdicts.activity, cells=run.cells)),
+        "activity": ("activity", partial(verdicts.activity, cells=len(run.cells))),
         "agreement": ("agreement", verdicts.agreement),
         "rank": ("rank", verdicts.rank),
         "confidence": ("confidence", verdicts.confidence),

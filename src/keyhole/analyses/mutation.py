@@ -65,10 +65,16 @@ def rows(
             mean, lo, hi = clustered_mean(change, picked.cell[here])
             found.append({"layer": layer, "dropped": name, "n": len(change), "mean_change": mean, "lo": lo, "hi": hi})
     note = (
-        f"{min(cells, run.cells)} cells a layer, up to {min(MOST, run.top)} triggers each; "
+        f"{_at_most(run, cells)} cells a layer, up to {min(MOST, run.top)} triggers each; "
         f"{picked.skipped:,} triggers of one token have nothing to drop from and are left out"
     )
     return found, note
+
+
+def _at_most(run: Run, cells: int) -> str:
+    """How many cells of a layer are picked, for the note; a range if layers are too narrow for as many."""
+    picked = {min(cells, run.cells.size(layer)) for layer in range(run.layers)}
+    return f"{min(picked)} to {max(picked)}" if len(picked) > 1 else f"{picked.pop()}"
 
 
 def pick(run: Run, cells: int, seed: int) -> Picked:
@@ -76,25 +82,25 @@ def pick(run: Run, cells: int, seed: int) -> Picked:
     random = np.random.default_rng(seed)
     parts: list[tuple[Ints, ...]] = []
     for layer in range(run.layers):
-        alive = np.flatnonzero(np.asarray(run.units[layer, :, 0]) >= 0)
+        here = run.layer(layer)
+        alive = np.flatnonzero(here.units[:, 0] >= 0)
         chosen = np.sort(random.choice(alive, min(cells, len(alive)), replace=False))
-        units = np.asarray(run.units[layer, chosen, :MOST]).astype(np.int64)
+        units = here.units[chosen, :MOST].astype(np.int64)
         which, slot = np.nonzero(units >= 0)
-        parts.append((np.full(len(which), layer), chosen[which], slot))
-    layers, inside, slots = (np.concatenate(column) for column in zip(*parts, strict=True))
-    positions = np.asarray(run.positions)[layers, inside, slots].astype(np.int64)
-    room = run.context - int(run.manifest["config"]["starts"])
-    starts = positions // room * room
+        parts.append((np.full(len(which), layer), chosen[which], run.cells.places(layer, chosen[which]), slot))
+    layers, inside, places, slots = (np.concatenate(column) for column in zip(*parts, strict=True))
+    positions = run.positions[places, slots].astype(np.int64)
+    starts = positions // run.room * run.room
     lengths = positions - starts + 1
     kept = lengths > 1
-    at = (layers[kept], inside[kept], slots[kept])
+    at = (places[kept], slots[kept])
     return Picked(
-        layer=at[0],
-        cell=at[1],
-        unit=np.asarray(run.units)[at].astype(np.int64),
+        layer=layers[kept],
+        cell=inside[kept],
+        unit=run.units[at].astype(np.int64),
         start=starts[kept],
         length=lengths[kept],
-        coefficient=np.asarray(run.coefficients)[at].astype(np.float64),
+        coefficient=run.coefficients[at].astype(np.float64),
         skipped=int((~kept).sum()),
     )
 

@@ -13,7 +13,7 @@ from ..store.values import Values
 def rows(run: Run, values: Values) -> list[dict[str, Any]]:
     found = []
     for layer in range(run.layers):
-        ranks = np.asarray(values.ranks[layer])
+        ranks = np.asarray(values.ranks[run.cells.span(layer)])
         ranks = ranks[ranks > 0]
         five = np.percentile(ranks, [5, 25, 50, 75, 95]) if len(ranks) else [None] * 5
         names = ("p5", "p25", "median", "p75", "p95")

@@ -34,8 +34,8 @@ def read_values(
     if mask:
         seen = np.flatnonzero(targets.unigram(run, head.vocabulary))
         masked = seem_untrained(head, len(run.vocabulary), torch.from_numpy(seen))
-    wanted = targets.next_tokens(run, 1)[..., 0]
-    advance = begin(run.layers * run.cells)
+    wanted = targets.next_tokens(run, 1)[:, 0]
+    advance = begin(len(run.cells))
     names = ("top_tokens", "top_logits", "bottom_tokens", "bottom_logits", "max_prob", "entropy", "ranks")
     kept: dict[str, list[np.ndarray[tuple[int, ...], np.dtype[np.generic]]]] = {name: [] for name in names}
     norms = []
@@ -46,14 +46,14 @@ def read_values(
             head.see(lens, values),
             head.weight,
             kept=KEPT,
-            targets=torch.from_numpy(wanted[layer]),
+            targets=torch.from_numpy(wanted[run.cells.span(layer)]),
             masked=masked,
             advance=advance,
         )
         for name in names:
             array = getattr(found, name).cpu().numpy()
             kept[name].append(array.astype(np.int32) if array.dtype == np.int64 else array)
-    arrays = {name: np.stack(parts) for name, parts in kept.items()} | {"norms": np.stack(norms)}
+    arrays = {name: np.concatenate(parts) for name, parts in kept.items()} | {"norms": np.concatenate(norms)}
     for side, sign in (("top", 1), ("bottom", -1)):
         offsets, places = index(arrays[f"{side}_tokens"], sign * arrays[f"{side}_logits"], head.vocabulary)
         arrays |= {f"index_{side}_offsets": offsets, f"index_{side}_places": places}
@@ -71,7 +71,6 @@ def find_similar(run: Run, head: Head, *, begin: Begin = lambda total: lambda do
     every = torch.cat([head.values(layer) for layer in range(run.layers)])
     kept = min(SIMILAR, len(every) - 1)
     cosines, places = nearest(every, kept, begin(len(every)))
-    shape = (run.layers, run.cells, kept)
-    store.save_array(run.path, "similar_cells", places.cpu().numpy().astype(np.int32).reshape(shape))
-    store.save_array(run.path, "similar_cosines", cosines.cpu().numpy().reshape(shape))
+    store.save_array(run.path, "similar_cells", places.cpu().numpy().astype(np.int32))
+    store.save_array(run.path, "similar_cosines", cosines.cpu().numpy())
     store.save_similar(run.path)

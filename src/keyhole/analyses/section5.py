@@ -114,8 +114,9 @@ def _read(head: Head, lens: str, seen: States, promoted: Any, demoted: Any) -> d
     for layer, m in enumerate(seen.coefficients):
         fires = m > 0
         active.append(fires.float().mean(1))
-        match = fires & (promoted[layer] == said[layer, :, None])
-        match |= (m < 0) & (demoted[layer] == said[layer, :, None])
+        span = head.model.cells.span(layer)
+        match = fires & (promoted[span] == said[layer, :, None])
+        match |= (m < 0) & (demoted[span] == said[layer, :, None])
         agrees.append(match.any(1))
     return {
         "top_r": top_r,

@@ -51,7 +51,7 @@ def fill(run: Run, model: Model, *, seed: int = 0, begin: Begin = lambda total: 
         triggers = [_Triggers(run, windows, layer) for layer in range(run.layers)]
         sizes = np.concatenate([layer.sizes for layer in triggers])
         offsets = np.append(0, np.cumsum(sizes))
-        counts = np.zeros((run.layers, run.cells, BINS), np.uint32)
+        counts = np.zeros((len(run.cells), BINS), np.uint32)
         advance = begin(len(windows.chosen))
         with store.building(run.path, store.SHADING[0], np.int8, int(offsets[-1])) as shades:
             for number, members in enumerate(windows.batches()):
@@ -118,9 +118,9 @@ class _Windows:
 
 
 def _sides(run: Run, layer: int) -> list[tuple[Ints, Ints]]:
-    """Units and positions [cells, top] of a layer's triggers, and of the other side's."""
-    sides = [(run.units, run.positions), (run.units_negative, run.positions_negative)]
-    return [(units[layer].astype(np.int64), positions[layer].astype(np.int64)) for units, positions in sides]
+    """Units and positions [cells, top] of a layer's triggers, per side."""
+    parts = [side.part(run.cells.span(layer)) for side in run.sides.values()]
+    return [(part.units.astype(np.int64), part.positions.astype(np.int64)) for part in parts]
 
 
 @dataclass(frozen=True)
@@ -141,11 +141,13 @@ class _Triggers:
     """The triggers of a layer by the batch they are in. Kept small: eight bytes a trigger."""
 
     def __init__(self, run: Run, windows: _Windows, layer: int) -> None:
-        self.run, self.windows, self.layer = run, windows, layer
+        self.run, self.windows = run, windows
+        span = run.cells.span(layer)
+        self.cells, self.sides = run.cells.size(layer), [side.part(span) for side in run.sides.values()]
         units, positions = (np.stack(side, 1).ravel() for side in zip(*_sides(run, layer), strict=True))
         filled = units >= 0
         begin, end = self._spans(units, positions)
-        sizes = np.where(filled, end - begin, 0).reshape(run.cells, -1)
+        sizes = np.where(filled, end - begin, 0).reshape(self.cells, -1)
         self.sizes = sizes.sum(1)
         """[cells] shades of each cell"""
         self.places = (np.cumsum(sizes, 1) - sizes).astype(np.int32).ravel()
@@ -154,8 +156,8 @@ class _Triggers:
         order = np.argsort(batch, kind="stable")
         self.order = which[order].astype(np.int32)
         self.bounds = np.searchsorted(batch[order], np.arange(len(windows.bounds)))
-        sides = np.stack([run.coefficients[layer], run.coefficients_negative[layer]], 1).reshape(run.cells, -1)
-        largest = np.nan_to_num(np.abs(sides)).max(1)
+        both = np.concatenate([side.coefficients for side in self.sides], 1)
+        largest = np.nan_to_num(np.abs(both)).max(1)
         self.factors = (LARGEST / np.where(largest > 0, largest, 1)).astype(np.float32)
         """[cells] from coefficient to shade"""
 
@@ -171,11 +173,13 @@ class _Triggers:
             yield self._shown(self.order[at : min(at + PIECE, end)], starts)
 
     def _shown(self, which: npt.NDArray[np.int32], starts: int) -> _Shown:
-        run, windows = self.run, self.windows
-        cell, side, slot = np.unravel_index(which, (run.cells, 2, run.top))
-        at = (self.layer, cell, slot)
-        units = np.where(side == 0, run.units[at], run.units_negative[at]).astype(np.int64)
-        positions = np.where(side == 0, run.positions[at], run.positions_negative[at]).astype(np.int64)
+        windows = self.windows
+        cell, number, slot = np.unravel_index(which, (self.cells, len(self.sides), self.run.top))
+        units, positions = np.zeros((2, len(which)), np.int64)
+        for i, side in enumerate(self.sides):
+            here = number == i
+            units[here] = side.units[cell[here], slot[here]]
+            positions[here] = side.positions[cell[here], slot[here]]
         begin, end = self._spans(units, positions)
         first = positions // windows.room * windows.room
         return _Shown(
@@ -207,18 +211,19 @@ def _run(
     low, high = run.stats.min, run.stats.max
 
     def sink(layer: int, x: torch.Tensor) -> None:
+        span, cells = run.cells.span(layer), run.cells.size(layer)
         for shown in triggers[layer].of_batch(number, batch.starts):
-            base = (shown.row * x.shape[1] + shown.column) * run.cells + shown.cell
+            base = (shown.row * x.shape[1] + shown.column) * cells + shown.cell
             inside = np.arange(int(shown.size.sum())) - np.repeat(np.cumsum(shown.size) - shown.size, shown.size)
-            index = torch.from_numpy(np.repeat(base, shown.size) + inside * run.cells).to(x.device)
+            index = torch.from_numpy(np.repeat(base, shown.size) + inside * cells).to(x.device)
             factors = torch.from_numpy(np.repeat(triggers[layer].factors[shown.cell], shown.size)).to(x.device)
             found = x.reshape(-1)[index].float().mul_(factors).round_().clamp_(-LARGEST, LARGEST).to(torch.int8)
-            begin = offsets[layer * run.cells + shown.cell] + shown.place
+            begin = offsets[run.cells.places(layer, shown.cell)] + shown.place
             shades[np.repeat(begin, shown.size) + inside] = found.cpu().numpy()
         if len(counted):
-            flat = x.reshape(-1, run.cells)[counted.to(x.device)].float()
-            found = histogram(flat, torch.tensor(low[layer]), torch.tensor(high[layer]))
-            counts[layer] += found.cpu().numpy().astype(np.uint32)
+            flat = x.reshape(-1, cells)[counted.to(x.device)].float()
+            found = histogram(flat, torch.tensor(low[span]), torch.tensor(high[span]))
+            counts[span] += found.cpu().numpy().astype(np.uint32)
 
     model.run(batch.ids, sink)
 

@@ -305,7 +305,7 @@ def active(rows: Rows) -> list[Verdict]:
 
 def activity(rows: Rows, cells: int) -> list[Verdict]:
     """Over the whole corpus: would a sample of keys as large as the paper's meet one that never fires?"""
-    dead, total = sum(r["dead"] or 0 for r in rows), len(rows) * cells
+    dead, total = sum(r["dead"] or 0 for r in rows), cells
     lucky = (1 - dead / total) ** PAPER_SAMPLE if total else 0.5
     outcome: Outcome = "holds" if lucky >= 1 - LEVEL else "does not hold" if lucky <= LEVEL else "unclear"
     likely = "under 0.01" if lucky < 0.01 else f"{lucky:.2f}"

@@ -54,7 +54,7 @@ def export(
         site = Path(os.path.realpath(site))  # what a link leads to is written, and the link stays
         with _beside(run, site, force) as beside:
             explorer = Explorer(run)
-            advance = progress("writing cells", run.layers * run.cells)
+            advance = progress("writing cells", len(run.cells))
             for name, content in _files(explorer):
                 file = beside / name
                 file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,15 +1,15 @@
-"""The filter as two Triton kernels a layer, each with its plain reference beside it.
+"""The filter of the index as two Triton kernels per site, each with its plain reference below.
 
-`read` reads a layer's coefficients [rows, columns, cells] once. A program owns a block of cells and walks down the token
-axis: sums, squares, counts, the largest and the smallest stay elementwise in registers and are reduced once, at its end.
-A row's best is compared with the cell's bar at the row's end, and only where some cell of the tile passes is the row looked
-through again for its column, and the survivor appended to its cell's slots.
+`filter_rows` reads the coefficients of a site once. A program owns a block of cells and walks down the token axis: sums,
+squares, counts, the largest and the smallest stay elementwise in registers and are reduced once, at the program's end. The best
+coefficient of a window is compared with the cell's threshold at the end of the window. Only if some cell of the tile passes is
+the window read again to find the column, and the survivor is appended to its cell's slots.
 
-`settle` puts the survivors into the lists, raises the bars, and adds the programs' sums up, in fixed order, into exact
-integers. A cell that had more survivors than slots is searched again, there and then, in coefficients that still stand in
-memory: the result is exact, nothing is awaited, nothing is done twice.
+`settle` puts the survivors into the lists, raises the thresholds, and adds up the sums of the programs, in a fixed order, as
+exact integers. If a cell had more survivors than slots, all its coefficients of the batch are searched again at once, while
+they are still in memory: the result is exact, and the host never has to wait.
 
-No sum of floats depends on timing and keys are unique, so two runs give the same bytes.
+No float sum depends on timing, and keys are unique, so two runs give the same bytes.
 """
 
 from __future__ import annotations
@@ -23,15 +23,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from . import sums as exact_sums
 from .order import UNFILLED, Keys, merge, one_per_group, pack
 
 BFLOAT16, FLOAT16, FLOAT32 = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 EMPTY = tl.constexpr(UNFILLED)
 LOWEST, HIGHEST = tl.constexpr(-(2**31)), tl.constexpr(2**31 - 1)
-FRACTION_ONE, FRACTION_BITS, FRACTION_MASK = tl.constexpr(2.0**52), tl.constexpr(52), tl.constexpr((1 << 52) - 1)
-MOST = tl.constexpr(2.0**62)
+FRACTION_BITS = tl.constexpr(exact_sums.FRACTION_BITS)
+FRACTION_ONE = tl.constexpr(2.0**exact_sums.FRACTION_BITS)
+FRACTION_MASK = tl.constexpr((1 << exact_sums.FRACTION_BITS) - 1)
+LARGEST_ADDEND = tl.constexpr(exact_sums.LARGEST_ADDEND)
 PARTIALS = 5
-"""What a program leaves for each cell: sum, sum of squares, active count, largest, smallest."""
+"""Numbers that a program of `filter_rows` leaves per cell: sum, sum of squares, active count, largest, smallest."""
 
 KINDS = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}
 
@@ -55,22 +58,22 @@ def _load(where, known, WHOLE: tl.constexpr):
 
 @triton.jit
 def _key(bits, token):
-    """The key of topk.py: smaller is better."""
+    """The key of `order.py`: smaller is better."""
     return ((0x7FFFFFFF - bits).to(tl.int64) << 32) | token
 
 
 @triton.jit
 def _token(key):
-    """The token of a key (or a token itself), in 32 bits that compare as it does."""
+    """The token index of a key (or a token index itself), as 32 bits that compare in the same order."""
     return key.to(tl.int32) ^ LOWEST
 
 
 @triton.jit
 def _append(counts, pending, last, known, cell, hit, bits, token, WIDTH: tl.constexpr):
-    """Survivors into their cells' slots, in any order; the count goes on where the slots end.
+    """Survivors into the slots of their cells, in any order. If the slots are full, only the count goes on.
 
-    A coefficient equal to the bar passes only if it stands before the list's `last`: where an activation saturates (GELU's
-    low end in 16 bits), nearly every row ties with the bar.
+    A coefficient equal to the threshold passes only if it stands before the list's `last` key: if an activation saturates
+    (GELU's low end in 16 bits), nearly every row ties with the threshold.
     """
     key = _key(bits, token)
     hit = hit & (key < tl.load(last, mask=known, other=0)[None, :])
@@ -94,7 +97,7 @@ def _column(
     LANES: tl.constexpr,
     UNROLL: tl.constexpr,
 ):
-    """The first column at which each row's `best` [ROWS, cells] stands; `begin` is each lane's first."""
+    """The first column at which the `best` [ROWS, cells] of each row stands; `begin` is the first column of each lane."""
     BLOCK: tl.constexpr = best.shape[1]
     if LANES > 1:
         best = tl.reshape(tl.broadcast_to(best[:, None, :], [ROWS, LANES, BLOCK]), [ROWS * LANES, BLOCK])
@@ -111,36 +114,48 @@ def _column(
     return found
 
 
-@triton.jit(do_not_specialize=["layer", "rows", "columns", "tiles", "groups"])
-def read(
+@triton.jit
+def _routed_token(tokens, entry, row, columns, first, mask):
+    """The token index of an entry of routed coefficients: its position in the batch, in its window, in the corpus."""
+    return tl.load(tokens + entry, mask=mask, other=0) - row.to(tl.int64) * columns + first
+
+
+@triton.jit(do_not_specialize=["rows", "columns", "tiles", "groups"])
+def filter_rows(
     x,
+    tokens,
     table,
     keys,
-    bars,
+    thresholds,
     counts,
     pending,
     partial,
-    layer,
+    base,
     rows,
     columns,
     tiles,
     groups,
     CELLS: tl.constexpr,
-    LAYERS: tl.constexpr,
+    SIDE: tl.constexpr,
     TOP: tl.constexpr,
     KIND: tl.constexpr,
     SIGNED: tl.constexpr,
     PREFIX: tl.constexpr,
+    ROUTED: tl.constexpr,
     ROWS: tl.constexpr,
     LANES: tl.constexpr,
     BLOCK: tl.constexpr,
     UNROLL: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Filter and statistics of one layer. A tile is ROWS rows at a time, each walked by LANES lanes.
+    """Filter and statistics of one site, whose CELLS cells begin at place `base` of SIDE cells. A tile is ROWS windows, each
+    walked by LANES lanes.
 
-    `table` [3, rows]: first candidate column, end of the candidates, token index of column 0. The last rows are read
-    first: the activation wrote them last, and the down-projection reads the first rows next.
+    Coefficients of every token: x is [rows, columns, CELLS], and `table` [3, rows] holds each window's first candidate column,
+    the column after its last, and the token index of column 0. ROUTED, coefficients of some tokens: x is [entries, CELLS],
+    `tokens` [entries] are their positions in the batch, and `table` holds entries in place of columns.
+
+    The last windows are read first: the activation wrote them last, and the down-projection reads the first ones next.
     """
     HEIGHT: tl.constexpr = ROWS * LANES
     BLOCKS: tl.constexpr = (CELLS + BLOCK - 1) // BLOCK
@@ -150,12 +165,12 @@ def read(
     cell = (program % BLOCKS) * BLOCK + tl.arange(0, BLOCK)
     known = cell < CELLS
     lane = tl.arange(0, HEIGHT)
-    bar = tl.load(bars + layer * CELLS + cell, mask=known, other=HIGHEST)
-    last = keys + (layer * CELLS + cell).to(tl.int64) * TOP + TOP - 1
+    threshold = tl.load(thresholds + base + cell, mask=known, other=HIGHEST)
+    last = keys + (base + cell).to(tl.int64) * TOP + TOP - 1
     latest = _token(tl.load(last, mask=known, other=0))
     if SIGNED:
-        low_bar = tl.load(bars + (LAYERS + layer) * CELLS + cell, mask=known, other=HIGHEST)
-        low_last = keys + ((LAYERS + layer) * CELLS + cell).to(tl.int64) * TOP + TOP - 1
+        low_threshold = tl.load(thresholds + SIDE + base + cell, mask=known, other=HIGHEST)
+        low_last = keys + (SIDE + base + cell).to(tl.int64) * TOP + TOP - 1
         low_latest = _token(tl.load(low_last, mask=known, other=0))
     total = tl.zeros([HEIGHT, BLOCK], tl.float32)
     squares = tl.zeros([HEIGHT, BLOCK], tl.float32)
@@ -167,13 +182,19 @@ def read(
         row = first_row + lane // LANES
         live = row < rows
         row = tl.minimum(row, rows - 1)
-        begin = tl.load(table + row).to(tl.int32)
-        end = tl.load(table + rows + row).to(tl.int32)
-        where = x + (row.to(tl.int64) * columns * CELLS)[:, None] + cell[None, :]
+        if ROUTED:  # entries are counted from the window's first
+            entry = tl.load(table + row)
+            begin = tl.zeros_like(row)
+            end = (tl.load(table + rows + row) - entry).to(tl.int32)
+            where = x + (entry * CELLS)[:, None] + cell[None, :]
+        else:
+            begin = tl.load(table + row).to(tl.int32)
+            end = tl.load(table + rows + row).to(tl.int32)
+            where = x + (row.to(tl.int64) * columns * CELLS)[:, None] + cell[None, :]
         steps = tl.max((end - begin + LANES - 1) // LANES, 0)
         high = tl.full([HEIGHT, BLOCK], float("-inf"), tl.float32)
         low = tl.full([HEIGHT, BLOCK], float("inf"), tl.float32)
-        # as far as every row of the tile has candidates; then, with weights, to the end of the longest
+        # as far as every window of the tile has candidates; then, with weights, to the end of the longest
         even = tl.min(tl.where(live, end - begin, 0) // (LANES * UNROLL), 0) * UNROLL
         begin += lane % LANES
         for step in range(0, even, UNROLL):
@@ -188,16 +209,27 @@ def read(
         for step in range(even, steps, UNROLL):
             for ahead in tl.static_range(UNROLL):
                 place = begin + (step + ahead) * LANES
-                weight = ((place < end) & live).to(tl.float32)[:, None]
-                place = tl.minimum(place, end - 1)  # past its end, a row repeats its last candidate with weight 0
-                value = _value(_load(where + (place * CELLS)[:, None], known, WHOLE), KIND)
-                weighted = value * weight
-                total += weighted
-                squares += weighted * value
-                active += (weighted > 0).to(tl.int32)
-                high = tl.maximum(high, value)
-                low = tl.minimum(low, value)
-        # a row's lanes to one
+                if ROUTED:  # a window may have no entry that could be repeated
+                    inside = ((place < end) & live)[:, None] & known[None, :]
+                    value = _value(tl.load(where + (place * CELLS)[:, None], mask=inside, other=0), KIND)
+                    total += value
+                    squares += value * value
+                    active += (value > 0).to(tl.int32)
+                    high = tl.maximum(high, tl.where(inside, value, float("-inf")))
+                    low = tl.minimum(low, tl.where(inside, value, float("inf")))
+                else:
+                    weight = ((place < end) & live).to(tl.float32)[:, None]
+                    place = tl.minimum(
+                        place, end - 1
+                    )  # past its end, a window repeats its last candidate with weight 0
+                    value = _value(_load(where + (place * CELLS)[:, None], known, WHOLE), KIND)
+                    weighted = value * weight
+                    total += weighted
+                    squares += weighted * value
+                    active += (weighted > 0).to(tl.int32)
+                    high = tl.maximum(high, value)
+                    low = tl.minimum(low, value)
+        # the lanes of a window to one
         row_high = high
         row_low = low
         if LANES > 1:
@@ -207,28 +239,38 @@ def read(
         low_bits = (-row_low).to(tl.int32, bitcast=True)
         most = tl.maximum(most, row_high)
         least = tl.minimum(least, row_low)
-        # what passes the bars; a tie only if some token of the row may stand before the list's last
+        # what passes the thresholds; a tie only if some token of the window may stand before the list's last
         whole_row = first_row + tl.arange(0, ROWS)
         there = (whole_row < rows)[:, None]
         first = tl.load(table + 2 * rows + tl.minimum(whole_row, rows - 1))[:, None]
         early = _token(tl.maximum(first, 0))
-        hit = ((bits > bar[None, :]) | ((bits == bar[None, :]) & (early <= latest[None, :]))) & there
+        hit = ((bits > threshold[None, :]) | ((bits == threshold[None, :]) & (early <= latest[None, :]))) & there
         passed = hit
         if SIGNED:
-            low_hit = (low_bits > low_bar[None, :]) | ((low_bits == low_bar[None, :]) & (early <= low_latest[None, :]))
-            low_hit = low_hit & there
+            low_tie = (low_bits == low_threshold[None, :]) & (early <= low_latest[None, :])
+            low_hit = ((low_bits > low_threshold[None, :]) | low_tie) & there
             passed = hit | low_hit
         if tl.max(tl.max(passed.to(tl.int32), 1), 0) > 0:
-            if not PREFIX:  # where in its row each one stands: look again
+            if not PREFIX:  # at which column of its window each one stands: read again
+                if ROUTED:
+                    first_entry = tl.load(table + tl.minimum(whole_row, rows - 1))[:, None]
                 if tl.max(tl.max(hit.to(tl.int32), 1), 0) > 0:
                     at = _column(where, begin, end, live, known, row_high, steps, CELLS, KIND, ROWS, LANES, UNROLL)
-                    _append(counts, pending, last, known, cell, hit, bits, first + at, WIDTH)
+                    if ROUTED:
+                        token = _routed_token(tokens, first_entry + at, whole_row[:, None], columns, first, hit)
+                    else:
+                        token = first + at
+                    _append(counts, pending, last, known, cell, hit, bits, token, WIDTH)
                 if SIGNED:  # noqa: SIM102 - decided when it is compiled
                     if tl.max(tl.max(low_hit.to(tl.int32), 1), 0) > 0:
                         at = _column(where, begin, end, live, known, row_low, steps, CELLS, KIND, ROWS, LANES, UNROLL)
+                        if ROUTED:
+                            token = _routed_token(tokens, first_entry + at, whole_row[:, None], columns, first, low_hit)
+                        else:
+                            token = first + at
                         low_counts, low_pending = counts + CELLS, pending + CELLS * WIDTH
-                        _append(low_counts, low_pending, low_last, known, cell, low_hit, low_bits, first + at, WIDTH)
-            else:  # every prefix that passes, not the row's best alone
+                        _append(low_counts, low_pending, low_last, known, cell, low_hit, low_bits, token, WIDTH)
+            else:  # every prefix that passes, not only the best of the window
                 column_0 = tl.load(table + 2 * rows + row)
                 for step in range(steps):
                     at = begin + step * LANES
@@ -236,12 +278,15 @@ def read(
                     again = tl.load(where + (at * CELLS)[:, None], mask=inside, other=0)
                     each = _value(again, KIND)
                     each_bits = each.to(tl.int32, bitcast=True)
-                    token = (column_0 + at)[:, None]
-                    passes = (each_bits >= bar[None, :]) & inside
+                    if ROUTED:
+                        token = _routed_token(tokens, entry + at, row, columns, column_0, (at < end) & live)[:, None]
+                    else:
+                        token = (column_0 + at)[:, None]
+                    passes = (each_bits >= threshold[None, :]) & inside
                     _append(counts, pending, last, known, cell, passes, each_bits, token, WIDTH)
                     if SIGNED:
                         minus = each_bits ^ LOWEST
-                        low_passes = (minus >= low_bar[None, :]) & inside
+                        low_passes = (minus >= low_threshold[None, :]) & inside
                         low_counts, low_pending = counts + CELLS, pending + CELLS * WIDTH
                         _append(low_counts, low_pending, low_last, known, cell, low_passes, minus, token, WIDTH)
     largest = tl.max(most, 0)
@@ -256,7 +301,7 @@ def read(
 
 @triton.jit
 def _unit(keys, units, count, steps):
-    """The unit each key's token stands in: the last offset not behind it."""
+    """The unit of each key's token, found by bisection: the last unit that begins at or before it, plus 1."""
     token = keys & 0xFFFFFFFF
     low = tl.zeros_like(keys)
     high = tl.zeros_like(keys) + count
@@ -270,7 +315,7 @@ def _unit(keys, units, count, steps):
 
 @triton.jit
 def _combine(best, new, units, unit_count, steps, GROUPED: tl.constexpr):
-    """The best of two lists as long as one; `best` is sorted, and so is the result. Grouped: one key a unit."""
+    """The best keys of two lists of the same length; `best` is sorted, and so is the result. GROUPED: one key per unit."""
     if GROUPED:
         slot = tl.arange(0, best.shape[0])
         groups = _unit(best, units, unit_count, steps)
@@ -287,14 +332,14 @@ def _combine(best, new, units, unit_count, steps, GROUPED: tl.constexpr):
             worse = worse | ((groups == group) & (key < best))
         best = tl.sort(tl.where(worse, EMPTY, best))
         new = tl.where(new_worse, EMPTY, new)
-    # of a rising and a falling list, the smaller at every place are the smallest of both
+    # of an ascending and a descending list, the smaller ones at every place are the smallest of both
     return tl.sort(tl.minimum(best, tl.sort(new, descending=True)))
 
 
 @triton.jit
 def _add_exactly(sums, addend, mask):
-    """`kernels.add_exactly`: floats to whole and fraction, added as integers."""
-    addend = tl.where(addend != addend, 0.0, tl.minimum(tl.maximum(addend, -MOST), MOST))
+    """`sums.add_exactly`: floats as whole and fraction, added as integers."""
+    addend = tl.where(addend != addend, 0.0, tl.minimum(tl.maximum(addend, -LARGEST_ADDEND), LARGEST_ADDEND))
     whole = tl.floor(addend)
     fraction = ((addend - whole) * FRACTION_ONE).to(tl.int64) + tl.load(sums + 1, mask=mask, other=0)
     whole = whole.to(tl.int64) + tl.load(sums, mask=mask, other=0) + (fraction >> FRACTION_BITS)
@@ -308,15 +353,36 @@ def _last(best, TOP: tl.constexpr):
 
 
 @triton.jit
-def _prefixes(x, table, begin, cell, flip, rows, columns, CELLS: tl.constexpr, KIND: tl.constexpr, WIDTH: tl.constexpr):
-    """A cell's next WIDTH candidates from place `begin` of the batch on, each prefix one."""
-    place = begin + tl.arange(0, WIDTH)
-    row = place // columns
-    column = place % columns
-    inside = row < rows
-    inside = inside & (column >= tl.load(table + row, mask=inside, other=0))
-    inside = inside & (column < tl.load(table + rows + row, mask=inside, other=0))
-    raw = tl.load(x + place.to(tl.int64) * CELLS + cell, mask=inside, other=0)
+def _prefixes(
+    x,
+    tokens,
+    table,
+    begin,
+    cell,
+    flip,
+    rows,
+    columns,
+    entries,
+    CELLS: tl.constexpr,
+    KIND: tl.constexpr,
+    ROUTED: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """The next WIDTH candidates of a cell from entry `begin` on, each prefix a candidate."""
+    entry = begin + tl.arange(0, WIDTH)
+    inside = entry < entries
+    if ROUTED:
+        position = tl.load(tokens + entry, mask=inside, other=0)
+        row = position // columns
+        column = position % columns
+        bounded = entry
+    else:
+        row = entry // columns
+        column = entry % columns
+        bounded = column
+    inside = inside & (bounded >= tl.load(table + row, mask=inside, other=0))
+    inside = inside & (bounded < tl.load(table + rows + row, mask=inside, other=0))
+    raw = tl.load(x + entry.to(tl.int64) * CELLS + cell, mask=inside, other=0)
     value = _value(raw, KIND)
     bits = value.to(tl.int32, bitcast=True) ^ flip
     token = tl.load(table + 2 * rows + row, mask=inside, other=0) + column
@@ -324,8 +390,9 @@ def _prefixes(x, table, begin, cell, flip, rows, columns, CELLS: tl.constexpr, K
 
 
 @triton.jit
-def _rows(
+def _windows(
     x,
+    tokens,
     table,
     begin,
     cell,
@@ -334,16 +401,18 @@ def _rows(
     columns,
     CELLS: tl.constexpr,
     KIND: tl.constexpr,
+    ROUTED: tl.constexpr,
     WIDTH: tl.constexpr,
     SPAN: tl.constexpr,
 ):
-    """A cell's next WIDTH candidates from row `begin` on, the best of each row."""
+    """The next WIDTH candidates of a cell from window `begin` on, the best of each window."""
     row = begin + tl.arange(0, WIDTH)
     inside = row < rows
     left = tl.load(table + row, mask=inside, other=0)
     right = tl.load(table + rows + row, mask=inside, other=0)
     first = tl.load(table + 2 * rows + row, mask=inside, other=0)
-    where = x + row.to(tl.int64) * columns * CELLS + cell
+    row_begin = tl.zeros_like(left) if ROUTED else row.to(tl.int64) * columns
+    where = x + row_begin * CELLS + cell
     new = tl.full([WIDTH], EMPTY, tl.int64)
     for step in range(0, tl.max(right - left, 0).to(tl.int32), SPAN):
         column = left[:, None] + step + tl.arange(0, SPAN)[None, :]
@@ -351,14 +420,18 @@ def _rows(
         raw = tl.load(where[:, None] + column * CELLS, mask=within, other=0)
         value = _value(raw, KIND)
         bits = value.to(tl.int32, bitcast=True) ^ flip
-        each = tl.where(within & (bits > 0), _key(bits, first[:, None] + column), EMPTY)
+        if ROUTED:
+            token = _routed_token(tokens, column, row[:, None], columns, first[:, None], within)
+        else:
+            token = first[:, None] + column
+        each = tl.where(within & (bits > 0), _key(bits, token), EMPTY)
         new = tl.minimum(new, tl.min(each, 1))
     return new
 
 
 @triton.jit
 def _settle_statistics(
-    program, partial, sums, active, extremes, bad, layer, groups, CELLS: tl.constexpr, BLOCK: tl.constexpr
+    program, partial, sums, active, extremes, bad, base, site, groups, CELLS: tl.constexpr, BLOCK: tl.constexpr
 ):
     cell = program * BLOCK + tl.arange(0, BLOCK)
     known = cell < CELLS
@@ -376,7 +449,7 @@ def _settle_statistics(
         count += tl.sum(tl.load(left + 2 * CELLS, mask=inside, other=0), 0)
         largest = tl.maximum(largest, tl.max(tl.load(left + 3 * CELLS, mask=inside, other=float("-inf")), 0))
         smallest = tl.minimum(smallest, tl.min(tl.load(left + 4 * CELLS, mask=inside, other=float("inf")), 0))
-    mine = layer * CELLS + cell
+    mine = base + cell
     _add_exactly(sums + mine.to(tl.int64) * 4, total, known)
     _add_exactly(sums + mine.to(tl.int64) * 4 + 2, squares, known)
     tl.store(active + mine, tl.load(active + mine, mask=known, other=0) + count.to(tl.int64), mask=known)
@@ -384,16 +457,17 @@ def _settle_statistics(
     # adding 0 makes a −0 a 0
     tl.store(ends, tl.maximum(tl.load(ends, mask=known, other=0), largest) + 0.0, mask=known)
     tl.store(ends + 1, tl.minimum(tl.load(ends + 1, mask=known, other=0), smallest) + 0.0, mask=known)
-    infinite = (tl.abs(total) > 3.4e38) | (total != total)  # only what is not finite sums up to that
-    tl.store(bad + layer + cell * 0, 1, mask=known & infinite)
+    infinite = (tl.abs(total) > 3.4e38) | (total != total)  # only coefficients that are not finite sum up to this
+    tl.store(bad + site + cell * 0, 1, mask=known & infinite)
 
 
-@triton.jit(do_not_specialize=["layer", "rows", "columns", "groups", "unit_count", "steps"])
+@triton.jit(do_not_specialize=["site", "rows", "columns", "entries", "groups", "unit_count", "steps"])
 def settle(
     x,
+    tokens,
     table,
     keys,
-    bars,
+    thresholds,
     counts,
     pending,
     partial,
@@ -402,65 +476,77 @@ def settle(
     extremes,
     bad,
     units,
-    layer,
+    base,
+    site,
     rows,
     columns,
+    entries,
     groups,
     unit_count,
     steps,
     CELLS: tl.constexpr,
-    LAYERS: tl.constexpr,
+    SIDE: tl.constexpr,
     TOP: tl.constexpr,
     KIND: tl.constexpr,
     SIDES: tl.constexpr,
     PREFIX: tl.constexpr,
+    ROUTED: tl.constexpr,
     GROUPED: tl.constexpr,
     WIDTH: tl.constexpr,
     SPAN: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """What `read` left, into the index: programs below SIDES · CELLS each a list, the others BLOCK cells' statistics."""
+    """Put what `filter_rows` left into the index. Each of the first SIDES · CELLS programs has one list, each of the others the
+    statistics of BLOCK cells. Arguments as in `filter_rows`; `entries` is how many rows of coefficients there are in all."""
     program = tl.program_id(0)
     if program >= SIDES * CELLS:
-        _settle_statistics(program - SIDES * CELLS, partial, sums, active, extremes, bad, layer, groups, CELLS, BLOCK)
+        _settle_statistics(
+            program - SIDES * CELLS, partial, sums, active, extremes, bad, base, site, groups, CELLS, BLOCK
+        )
     else:
         count = tl.load(counts + program)
         if count > 0:
             tl.store(counts + program, 0)
             side = program // CELLS
             cell = program % CELLS
+            flip = side * LOWEST
             slot = tl.arange(0, WIDTH)
-            mine = (side * LAYERS + layer) * CELLS + cell
+            mine = side * SIDE + base + cell
             own = keys + mine.to(tl.int64) * TOP
             best = tl.load(own + slot, mask=slot < TOP, other=EMPTY)
             new = tl.load(pending + program.to(tl.int64) * WIDTH + slot, mask=slot < count, other=EMPTY)
             end = 1
-            if count > WIDTH:  # more survivors than slots: search all of the cell's coefficients
+            if count > WIDTH:  # more survivors than slots: search all coefficients of the cell
                 end = rows
                 if PREFIX:
-                    end = rows * columns
+                    end = entries
             for begin in range(0, end, WIDTH):
                 if count > WIDTH:
                     if PREFIX:
-                        new = _prefixes(x, table, begin, cell, side * LOWEST, rows, columns, CELLS, KIND, WIDTH)
+                        new = _prefixes(
+                            x, tokens, table, begin, cell, flip, rows, columns, entries, CELLS, KIND, ROUTED, WIDTH
+                        )
                     else:
-                        new = _rows(x, table, begin, cell, side * LOWEST, rows, columns, CELLS, KIND, WIDTH, SPAN)
+                        new = _windows(
+                            x, tokens, table, begin, cell, flip, rows, columns, CELLS, KIND, ROUTED, WIDTH, SPAN
+                        )
                 if tl.min(new) < _last(best, TOP):
                     best = _combine(best, new, units, unit_count, steps, GROUPED)
             tl.store(own + slot, best, mask=slot < TOP)
-            # the bar is the last one's bits; an empty slot's are 0, and a candidate's at least 1
-            tl.store(bars + mine, tl.maximum(0x7FFFFFFF - (_last(best, TOP) >> 32).to(tl.int32), 1))
+            # the threshold is the bits of the last key; those of an empty slot are 0, and a candidate's at least 1
+            tl.store(thresholds + mine, tl.maximum(0x7FFFFFFF - (_last(best, TOP) >> 32).to(tl.int32), 1))
 
 
 # The same in plain form
 
 
-def read_plain(
-    x: Tensor, table: npt.NDArray[np.int64], bars: npt.NDArray[np.int32], last: Keys, *, prefix: bool
+def filter_rows_plain(
+    x: Tensor, table: npt.NDArray[np.int64], thresholds: npt.NDArray[np.int32], last: Keys, *, prefix: bool
 ) -> tuple[list[list[Keys]], npt.NDArray[np.float64]]:
-    """What `read` finds: survivors [sides][cells] (sorted keys), and per cell the five statistics [5, cells].
+    """What `filter_rows` finds in coefficients of every token: survivors [sides][cells] (sorted keys), and the five statistics
+    per cell [5, cells].
 
-    A survivor reaches its cell's bar and sorts before its list's `last` key, both [sides, cells].
+    A survivor reaches its cell's threshold and sorts before the `last` key of its list, both [sides, cells].
     """
     values = x.float().numpy()
     begin, end, first = table
@@ -470,11 +556,12 @@ def read_plain(
     every = values[new].astype(np.float64)
     statistics = np.stack([every.sum(0), (every**2).sum(0), (every > 0).sum(0), every.max(0), every.min(0)])
     found: list[list[Keys]] = []
-    for side, bar in enumerate(bars.view(np.float32)):
+    for side, threshold in enumerate(thresholds.view(np.float32)):
         signed = -values if side else values
         found.append([])
         for cell in range(x.shape[2]):
-            keys = np.where(new & (signed[:, :, cell] >= bar[cell]), pack(np.abs(signed[:, :, cell]), tokens), UNFILLED)
+            column_values = signed[:, :, cell]
+            keys = np.where(new & (column_values >= threshold[cell]), pack(np.abs(column_values), tokens), UNFILLED)
             keys = keys.ravel() if prefix else keys.min(1)
             found[-1].append(np.sort(keys[keys < last[side, cell]]))
     return found, statistics

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from ..cells import plain_address
 from ..errors import UsageError
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Edit:
 
     @property
     def address(self) -> str:
-        return f"L{self.layer}.{self.cell}"
+        return plain_address(self.layer, self.cell)
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "positions": None if self.positions is None else list(self.positions)}
@@ -140,18 +141,15 @@ def check(edits: Iterable[Edit], model: Model) -> list[Edit]:
     """The same edits, if the model has such cells and none is edited twice."""
     found = parse(list(edits))
     for edit in found:
-        if edit.layer >= model.layers or edit.cell >= model.cells:
-            raise UsageError(
-                f"There is no cell {edit.address} to edit: the model has layers 0 to {model.layers - 1} of cells 0 to "
-                f"{model.cells - 1}."
-            )
+        if not model.cells.has(edit.layer, edit.cell):
+            raise UsageError(f"There is no cell {edit.address} to edit: {model.cells.extent(edit.layer)}.")
     return found
 
 
 def dump(edits: Iterable[Edit], model: Model) -> dict[str, Any]:
     """What to save: the edits, and the weights they belong to. Edits the model was loaded with come along."""
     every = check([*model.edits, *edits], model)
-    about = {"fingerprint": model.weights_fingerprint, "layers": model.layers, "cells": model.cells}
+    about = {"fingerprint": model.weights_fingerprint, "layers": model.layers, "cells": model.cells.sizes}
     return {"keyhole": VERSION, "model": about, "edits": [edit.to_json() for edit in every]}
 
 

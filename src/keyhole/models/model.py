@@ -22,6 +22,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from ..cells import Cells
 from ..errors import KeyholeError, ModelError, ProofFailed, UnknownFamily, UsageError
 from ..store.vocabulary import Vocabulary
 from .patches import attention_for, without_looking
@@ -154,12 +155,9 @@ class Model:
             raise ProofFailed(
                 f"{source} says it is a '{self.config.model_type}' but has no module at the family's path: {missing}."
             ) from None
-        widths = {self._width(down) for down in self.downs}
-        if len(widths) != 1:
-            raise ModelError(
-                f"{source} has layers of different widths ({sorted(widths)} cells); Keyhole needs one width."
-            )
-        self.layers, self.cells = len(self.blocks), widths.pop()
+        self.cells = Cells.of_widths([self._width(down) for down in self.downs])
+        """the axis its cells lie on; layers may differ in width"""
+        self.layers = len(self.blocks)
 
     @staticmethod
     def _get(root: nn.Module, path: str) -> nn.Module:
@@ -294,7 +292,7 @@ class Model:
         """`forward`, handing each layer's coefficients [rows, columns, cells] to `sink` as they come."""
 
         def give(layer: int, x: Tensor) -> None:
-            sink(layer, x.reshape(*ids.shape, self.cells))
+            sink(layer, x.reshape(*ids.shape, self.cells.size(layer)))
 
         def hook(layer: int) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
             return lambda module, inputs: give(layer, inputs[0])
@@ -324,7 +322,10 @@ class Model:
         return Batch(torch.from_numpy(ids), starts)
 
     def coefficients(self, text: str, *, bos: bool = True) -> Tensor:
-        """The memory coefficients of a short text: [layers, tokens, cells], float32, special tokens left out."""
+        """The memory coefficients of a short text: [tokens, cells], float32, special tokens left out.
+
+        `model.cells` says which of the cells are a layer's: `[:, model.cells.span(3)]`.
+        """
         (ids,) = self.tokenize([text])
         if not ids:
             raise UsageError(f"The text {text!r} has no tokens.")
@@ -335,10 +336,10 @@ class Model:
         batch = self.batch([ids], bos=bos)
         kept: list[Tensor] = []
         self.run(batch.ids, lambda layer, x: kept.append(x[0, batch.starts :].float().cpu()))
-        return torch.stack(kept)
+        return torch.cat(kept, dim=1)
 
     def __repr__(self) -> str:
-        return f"<keyhole.Model {self.source}: {self.config.model_type}, {self.layers} layers × {self.cells} cells>"
+        return f"<keyhole.Model {self.source}: {self.config.model_type}, {self.cells.summary}>"
 
 
 def prove(model: Model) -> None:

@@ -1,175 +1,144 @@
-"""The top-t contract of `topk.py` at the speed of the forward pass.
+"""The index that runs anywhere, at the speed of the forward pass.
 
-`make_index` gives the one for the device: `Index` below, which runs anywhere, or on a GPU `gpu.GpuIndex`.
-
-The index is a filter. Once every cell has its list, few coefficients beat a cell's t-th best: compare, keep the
-survivors, and merge them into the lists now and then. A stale threshold only lets more survivors through; nothing that
-belongs in a list is ever dropped, so the result is exact.
-
-Statistics are exact too, in the sense that matters: each batch's sums are turned into integers (64 bits of whole, 52 of
-fraction), and integers add up to the same bytes in whatever order the batches come.
+The index is a filter. Once every cell has its list, few coefficients reach a cell's threshold, its t-th best coefficient:
+compare, keep the survivors, and merge them into the lists from time to time. A threshold that is out of date only lets more
+survivors through. Nothing that belongs in a list is ever dropped, so the result is exact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..kernels.available import has_triton
+from ..cells import Cells
 from ..kernels.order import UNFILLED, Keys, one_per_group, pack
+from ..kernels.sums import add_integers, exact
+from .contract import Int64s, Windows
 
-FRACTION = 52
-MOST = 2.0**62
-"""The largest sum of a batch that is added."""
 SMALLEST = float(np.nextafter(np.float32(0), np.float32(1)))
-"""A trigger's coefficient is above zero."""
-
-CACHED = 4 << 20
-"""Bytes of coefficients that are read together."""
-WAITING = 4
-"""Survivors a cell, on average, that wait before they are merged: later costs fewer merges, and lets more through."""
-
-UnitOf = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]
-
-
-class AnyIndex(Protocol):
-    """What a scan needs of an index."""
-
-    n: int
-
-    @property
-    def nbytes(self) -> int: ...
-    def state(self) -> dict[str, npt.NDArray[Any]]: ...
-    def load(self, state: dict[str, npt.NDArray[Any]]) -> None: ...
-    def flush(self) -> None: ...
-    def prepare(
-        self,
-        columns: int,
-        starts: int,
-        lengths: npt.NDArray[Any],
-        old: npt.NDArray[Any],
-        first_tokens: npt.NDArray[np.int64],
-    ) -> Any: ...
-    def update(self, layer: int, x: Tensor, batch: Any) -> None: ...
-
-
-def make_index(
-    devices: Sequence[torch.device],
-    cells: int,
-    top: int,
-    *,
-    signed: bool,
-    per: str,
-    context: int,
-    unit_offsets: npt.NDArray[np.int64] | None = None,
-    beside: bool = True,
-) -> AnyIndex:
-    """The index for coefficients that come from `devices`, one a layer, in windows of at most `context` tokens.
-
-    `unit_offsets` are given where a unit may come in several windows, of which only the best may enter. `beside`: on a GPU,
-    read coefficients while the model goes on; not where their memory may be used again at once, as compiled blocks do.
-    """
-    if all(has_triton(device) for device in set(devices)):
-        from .gpu import GpuIndex
-
-        if GpuIndex.fits(columns=context, cells=cells, top=top):
-            # beside the model's own kernels: the read moves bytes while the matrix products compute
-            return GpuIndex(devices, cells, top, signed=signed, per=per, unit_offsets=unit_offsets, side_stream=beside)
-    offsets = unit_offsets
-    unit_of = None if offsets is None else lambda tokens: np.searchsorted(offsets, tokens, side="right") - 1
-    return Index(len(devices), cells, top, signed=signed, per=per, unit_of=unit_of)
+"""The threshold of a list that is not full: a trigger's coefficient is above zero."""
+PIECE_BYTES = 4 << 20
+"""Bytes of coefficients that are read together, so that they stay in the processor's cache."""
+PENDING_PER_CELL = 4
+"""Mean number of pending survivors per cell that triggers a merge. More means fewer merges, and thresholds that are longer out
+of date and let more survivors through."""
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """Which entries of a batch [rows, columns] are candidates, in blocks of which one may enter a list.
+    """Which rows of coefficients are candidates, in blocks of which at most one may enter a list.
 
-    A block is a window (one trigger a sentence) or a single prefix. Blocks are of one width: where a window has fewer
-    candidates, its first one is repeated before it and its last one behind it, with weight 0, which changes neither its
-    largest nor its smallest coefficient.
+    A block is a window (one trigger per sentence) or a single prefix. All blocks have the same width. In a window with fewer
+    candidates the first or the last one is repeated with weight 0, which changes neither the largest nor the smallest
+    coefficient.
     """
 
     index: Tensor
-    """[blocks · width] places in the flattened batch"""
+    """[blocks · width] which rows of the flattened coefficients"""
     weights: Tensor
     """[blocks · width] 1 for a candidate, 0 for a repetition"""
+    tokens: Int64s
+    """[blocks · width] the token index of each"""
     groups: int
     size: int
-    """columns of a block: so many groups of so many, to find a place in two short steps instead of a long one"""
-    old: npt.NDArray[np.int64]
-    """[blocks] the column of each block's first candidate"""
-    first: npt.NDArray[np.int64]
-    """[blocks] the token index of each block's first column"""
+    """A block is `groups` groups of `size` columns: to find a column takes two short searches instead of a long one."""
+    windows: Windows
+
+    @property
+    def width(self) -> int:
+        return self.groups * self.size
+
+    def __len__(self) -> int:
+        """How many blocks there are."""
+        return len(self.tokens) // self.width
 
 
-def candidates(
-    columns: int,
-    starts: int,
-    lengths: npt.NDArray[Any],
-    old: npt.NDArray[Any],
-    first_tokens: npt.NDArray[np.int64],
+def candidates(windows: Windows, per: str) -> Candidates:
+    """The candidates among all tokens of a batch."""
+    row_begin = np.arange(len(windows.first)) * windows.columns
+    origin = row_begin + windows.n_special
+    return _blocks(windows, per, origin, row_begin + windows.begin, row_begin + windows.end, windows.first - row_begin)
+
+
+def routed_candidates(windows: Windows, per: str, tokens: Int64s) -> Candidates | None:
+    """The candidates among some tokens of a batch, given by their positions in the flattened batch; None if there are none."""
+    row_begin = np.arange(len(windows.first)) * windows.columns
+    begin = np.searchsorted(tokens, row_begin + windows.begin)
+    end = np.searchsorted(tokens, row_begin + windows.end)
+    some = end > begin
+    if not some.any():
+        return None
+    begin, end, shift = begin[some], end[some], (windows.first - row_begin)[some]
+    return _blocks(windows, per, begin, begin, end, shift, tokens)
+
+
+def _blocks(
+    windows: Windows,
     per: str,
+    origin: Int64s,
+    begin: Int64s,
+    end: Int64s,
+    shift: Int64s,
+    tokens: Int64s | None = None,
 ) -> Candidates:
-    """The candidates of a batch of windows: own tokens only, new prefixes only."""
-    groups, size = grouped(int(lengths.max())) if per == "sentence" else (1, int(lengths.max()))
-    column = np.arange(groups * size)
-    valid = (column >= old[:, None]) & (column < lengths[:, None])
-    place = np.clip(column, old[:, None], lengths[:, None] - 1)
-    index = np.arange(len(lengths))[:, None] * columns + starts + place
-    old = old.astype(np.int64)
+    """Blocks of the rows from `begin` to `end` of each window; column 0 of a block is row `origin`.
+
+    The token index of a row is `shift` plus its position in the flattened batch. `tokens` are the positions of the rows; None
+    if the rows are all positions.
+    """
+    longest = int((end - origin).max())
+    groups, size = grouped(longest) if per == "sentence" else (1, longest)
+    row = origin[:, None] + np.arange(groups * size)
+    valid = (row >= begin[:, None]) & (row < end[:, None])
+    row = np.clip(row, begin[:, None], end[:, None] - 1)
+    token = shift[:, None] + (row if tokens is None else tokens[row])
     if per == "prefix":
-        index = index[valid][:, None]
-        first_tokens = (first_tokens[:, None] + place)[valid]
-        valid = np.ones(index.shape, bool)
-        old, size = np.zeros(len(index), np.int64), 1
+        row, token, size = row[valid], token[valid], 1
+        valid = np.ones(len(row), bool)
     weights = torch.from_numpy(valid.ravel().astype(np.float32))
-    return Candidates(torch.from_numpy(index.ravel()), weights, groups, size, old, first_tokens)
+    return Candidates(torch.from_numpy(row.ravel()), weights, token.ravel(), groups, size, windows)
 
 
 def grouped(width: int) -> tuple[int, int]:
-    """Groups and their size, about as many as large, with few columns too many."""
+    """How many groups of what size: about as many as they are large, with few columns too many."""
     root = width**0.5
     sizes = range(max(1, int(root * 0.7)), int(root * 1.5) + 1)
     size = min(sizes, key=lambda size: (-width % size, abs(size - root)))
     return -(-width // size), size
 
 
-class Index:
-    """Every cell's best candidates and statistics so far.
-
-    `state` is all there is to it: save it, load it, merge it with another's, and go on.
-    """
+class CpuIndex:
+    """Every cell's best candidates and statistics so far; the contract is that of `contract.Index`."""
 
     def __init__(
         self,
-        layers: int,
-        cells: int,
+        cells: Cells,
         top: int,
         *,
         signed: bool,
         per: str = "sentence",
-        unit_of: UnitOf | None = None,
+        unit_offsets: Int64s | None = None,
     ) -> None:
-        self.layers, self.cells, self.top, self.signed, self.per = layers, cells, top, signed, per
-        self.unit_of = unit_of
-        """given where a unit may come in several blocks, of which only the best may enter"""
-        sides = 2 if signed else 1
+        self.cells, self.top, self.signed, self.per = cells, top, signed, per
+        self.unit_offsets = unit_offsets
+        """given if a unit may come in several blocks, of which only the best candidate may enter"""
+        sides, sites = 2 if signed else 1, len(cells.sites)
         self.n = 0
-        self.keys: Keys = np.full((sides, layers, cells, top), UNFILLED, np.int64)
-        self.active = np.zeros((layers, cells), np.int64)
-        self.sums = np.zeros((layers, cells, 2, 2), np.int64)
-        self.extremes = np.stack([np.full((layers, cells), s, np.float32) for s in (-np.inf, np.inf)], -1)
-        self._bars = [[torch.full((cells,), SMALLEST) for _ in range(layers)] for _ in range(sides)]
+        self.keys: Keys = np.full((sides, len(cells), top), UNFILLED, np.int64)
+        self.active = np.zeros(len(cells), np.int64)
+        self.sums = np.zeros((len(cells), 2, 2), np.int64)
+        self.extremes = np.repeat(np.array([[-np.inf, np.inf]], np.float32), len(cells), 0)
+        self._thresholds = torch.full((sides, len(cells)), SMALLEST)
         self._pending: list[list[list[tuple[npt.NDArray[Any], Keys]]]] = [
-            [[] for _ in range(layers)] for _ in range(sides)
+            [[] for _ in range(sites)] for _ in range(sides)
         ]
-        self._waiting = np.zeros((sides, layers), np.int64)
+        """[sides][sites] survivors that wait to be merged: their cells in the site, their keys"""
+        self._n_pending = np.zeros((sides, sites), np.int64)
         self._memory = torch.empty(0)
 
     # The state
@@ -188,9 +157,9 @@ class Index:
         self.n = int(state["n"])
         self.keys, self.active = state["keys"].copy(), state["active"].copy()
         self.sums, self.extremes = state["sums"].copy(), state["extremes"].copy()
-        for side in range(len(self.keys)):
-            for layer in range(self.layers):
-                self._raise_bar(side, layer, np.arange(self.cells))
+        self._thresholds = torch.from_numpy(_thresholds(self.keys[..., -1]))
+        self._pending = [[[] for _ in each] for each in self._pending]
+        self._n_pending[:] = 0
 
     @property
     def nbytes(self) -> int:
@@ -201,57 +170,72 @@ class Index:
     def prepare(
         self,
         columns: int,
-        starts: int,
+        n_special: int,
         lengths: npt.NDArray[Any],
-        old: npt.NDArray[Any],
-        first_tokens: npt.NDArray[np.int64],
+        seen_before: npt.NDArray[Any],
+        first_tokens: Int64s,
     ) -> Candidates:
-        return candidates(columns, starts, lengths, old, first_tokens, self.per)
+        return candidates(Windows.of(columns, n_special, lengths, seen_before, first_tokens), self.per)
 
-    def update(self, layer: int, x: Tensor, batch: Candidates) -> None:
-        """Take in one layer's coefficients [rows, columns, cells] of a batch: all of it, or (out of memory) none."""
-        sums, picked, high, low = self._read(x, batch)
-        extremes = torch.stack([high.amax((0, 1)), low.amin((0, 1))], -1).cpu().numpy()
-        if not np.isfinite(extremes).all():
-            raise FloatingPointError(f"Layer {layer}")
-        survivors = [self._survivors(0, layer, picked, high, batch)]
+    def update(self, site: int, x: Tensor, batch: Candidates, tokens: Tensor | None = None) -> None:
+        picked = batch if tokens is None else routed_candidates(batch.windows, self.per, tokens.cpu().numpy())
+        if picked is not None:
+            self._take(site, x.reshape(-1, x.shape[-1]), picked)
+
+    def _take(self, site: int, x: Tensor, batch: Candidates) -> None:
+        """Rows of coefficients [n, width] into the index. Nothing is changed before all that takes memory is done."""
+        span = self.cells.sites[site]
+        totals, picked, high, low = self._filter_rows(x, batch)
+        ends = torch.stack([high.amax((0, 1)), low.amin((0, 1))], -1).cpu().numpy()
+        if not np.isfinite(ends).all():
+            raise FloatingPointError(self.cells.site_name(site))
+        survivors = [self._survivors(0, span, picked, high, batch)]
         if self.signed:
-            survivors.append(self._survivors(1, layer, picked, low, batch))
+            survivors.append(self._survivors(1, span, picked, low, batch))
+        active = self.active[span] + totals[2].astype(np.int64)
+        sums = self.sums[span].copy()
+        add_integers(sums, exact(totals[:2].T))
+        largest = np.maximum(self.extremes[span, 0], ends[:, 0])
+        smallest = np.minimum(self.extremes[span, 1], ends[:, 1])
 
-        self.active[layer] += sums[2].astype(np.int64)
-        add_exactly(self.sums[layer], sums[:2].T)
-        np.maximum(self.extremes[layer, :, 0], extremes[:, 0], out=self.extremes[layer, :, 0])
-        np.minimum(self.extremes[layer, :, 1], extremes[:, 1], out=self.extremes[layer, :, 1])
+        self.active[span], self.sums[span] = active, sums
+        self.extremes[span, 0], self.extremes[span, 1] = largest, smallest
         for side, (cells, keys) in enumerate(survivors):
-            self._pending[side][layer].append((cells, keys))
-            self._waiting[side, layer] += len(cells)
-            if self._waiting[side, layer] > WAITING * self.cells:
-                self._merge(side, layer)
+            self._pending[side][site].append((cells, keys))
+            self._n_pending[side, site] += len(cells)
+        for side in range(len(survivors)):
+            if self._n_pending[side, site] > PENDING_PER_CELL * x.shape[1]:
+                try:
+                    self._merge(side, site)
+                except MemoryError:  # the survivors go on waiting: the batch itself is taken
+                    break
 
-    def _read(self, x: Tensor, batch: Candidates) -> tuple[npt.NDArray[np.float64], Tensor, Tensor, Tensor]:
-        """Sums of the candidates (of m, of m², of m > 0) [3, cells]; the candidates [blocks, groups, size, cells]; each
-        group's largest and smallest. In pieces that stay in the processor's cache while all of that is asked of them."""
-        blocks, width = len(batch.first), batch.groups * batch.size
-        step = max(1, CACHED // (4 * width * self.cells))
+    def _filter_rows(self, x: Tensor, batch: Candidates) -> tuple[npt.NDArray[np.float64], Tensor, Tensor, Tensor]:
+        """Sums of the candidates (of m, of m², of m > 0) [3, width]; the candidates [blocks, groups, size, width]; the largest
+        and the smallest of each group. In pieces that stay in the processor's cache until all of this is done with them."""
+        blocks, columns, width = len(batch), batch.width, x.shape[1]
+        step = max(1, PIECE_BYTES // (4 * columns * width))
         step += -step % torch.get_num_threads()  # so that each thread has whole rows
         ends = blocks * batch.groups
-        rows, scratch, high, low = self._room(x.device, blocks * width, min(step, blocks) * width, ends, ends)
-        flat, index, weights = x.reshape(-1, self.cells), batch.index.to(x.device), batch.weights.to(x.device)[:, None]
-        silent = torch.where(weights > 0, 0.0, torch.inf)  # what a repetition cannot exceed
-        picked = rows.view(blocks, batch.groups, batch.size, self.cells)
-        high, low = (each.view(blocks, batch.groups, self.cells) for each in (high, low))
-        sums = torch.zeros(3, self.cells, dtype=torch.float64, device=x.device)
+        rows, scratch, high, low = self._buffers(
+            x.device, width, (blocks * columns, min(step, blocks) * columns, ends, ends)
+        )
+        index, weights = batch.index.to(x.device), batch.weights.to(x.device)[:, None]
+        limit = torch.where(weights > 0, 0.0, torch.inf)  # above it a row is active: a repetition never is
+        picked = rows.view(blocks, batch.groups, batch.size, width)
+        high, low = (each.view(blocks, batch.groups, width) for each in (high, low))
+        sums = torch.zeros(3, width, dtype=torch.float64, device=x.device)
         for begin in range(0, blocks, step):
-            piece = slice(begin * width, min(begin + step, blocks) * width)
+            piece = slice(begin * columns, min(begin + step, blocks) * columns)
             part, weight = rows[piece], weights[piece]
             other = scratch[: len(part)]
             if x.dtype == torch.float32:
-                torch.index_select(flat, 0, index[piece], out=part)
+                torch.index_select(x, 0, index[piece], out=part)
             else:
-                part.copy_(flat.index_select(0, index[piece]))
+                part.copy_(x.index_select(0, index[piece]))
             sums[0] += _summed(torch.mul(part, weight, out=other))
             sums[1] += _summed(other.mul_(part))
-            sums[2] += _summed(torch.gt(part, silent[piece], out=other))
+            sums[2] += _summed(torch.gt(part, limit[piece], out=other))
             if batch.size > 1:
                 torch.amax(picked[begin : begin + step], 2, out=high[begin : begin + step])
                 torch.amin(picked[begin : begin + step], 2, out=low[begin : begin + step])
@@ -259,61 +243,71 @@ class Index:
             high = low = picked[:, :, 0]
         return sums.cpu().numpy(), picked, high, low
 
-    def _room(self, device: torch.device, *rows: int) -> tuple[Tensor, ...]:
-        """Arrays [rows, cells] in memory that is kept: taken anew for every layer, it would be paged in every time."""
-        need = sum(rows) * self.cells
+    def _buffers(self, device: torch.device, width: int, rows: tuple[int, ...]) -> tuple[Tensor, ...]:
+        """Arrays [rows, width] in memory that is kept: memory allocated anew for every site would be paged in every time."""
+        need = sum(rows) * width
         if self._memory.numel() < need or self._memory.device != device:
             self._memory = torch.empty(need, device=device)
-        return torch.split(self._memory[:need].view(-1, self.cells), list(rows))
+        return torch.split(self._memory[:need].view(-1, width), list(rows))
 
     def _survivors(
-        self, side: int, layer: int, picked: Tensor, ends: Tensor, batch: Candidates
+        self, side: int, span: slice, picked: Tensor, ends: Tensor, batch: Candidates
     ) -> tuple[npt.NDArray[Any], Keys]:
-        """What can enter a list: at least the cell's t-th best (an equal one may stand earlier in the corpus)."""
-        device = ends.device
+        """What can enter a list: what reaches the cell's threshold (an equal coefficient may stand earlier in the corpus)."""
+        device, width = ends.device, ends.shape[-1]
         best = ends.amin(1).neg_() if side else ends.amax(1)
-        bar = self._bars[side][layer].to(device)
-        found = np.flatnonzero((best >= bar).cpu().numpy())
-        if len(found) > self.top * self.cells and not self.unit_of:
-            # a first batch: of a cell, only its best t can enter
+        threshold = self._thresholds[side, span].to(device)
+        found = np.flatnonzero((best >= threshold).cpu().numpy())
+        if len(found) > self.top * width and self.unit_offsets is None:
+            # a first batch: only the best t of a cell can enter
             ranked = np.partition(best.T.cpu().contiguous().numpy(), -self.top, axis=1)
-            bar = torch.maximum(bar, torch.from_numpy(ranked[:, -self.top]).to(device))
-            found = np.flatnonzero((best >= bar).cpu().numpy())
-        block, cell = np.divmod(found, self.cells)
+            threshold = torch.maximum(threshold, torch.from_numpy(ranked[:, -self.top]).to(device))
+            found = np.flatnonzero((best >= threshold).cpu().numpy())
+        block, cell = np.divmod(found, width)
         coefficients = best.reshape(-1)[torch.from_numpy(found).to(device)].cpu()
-        tokens = batch.first[block]
-        if batch.groups * batch.size > 1:
+        row = block * batch.width
+        if batch.width > 1:
             which, where = torch.from_numpy(block).to(device), torch.from_numpy(cell).to(device)
             sought = (-coefficients if side else coefficients)[:, None]
             group = (ends[which, :, where].cpu() == sought).numpy().argmax(1)
             inside = (picked[which, torch.from_numpy(group).to(device), :, where].cpu() == sought).numpy().argmax(1)
-            tokens = tokens + np.maximum(group * batch.size + inside, batch.old[block])
-        small = np.uint16 if self.cells <= 1 << 16 else np.uint32
-        return cell.astype(small), pack(coefficients.numpy(), tokens)
+            row += group * batch.size + inside
+        small = np.uint16 if width <= 1 << 16 else np.uint32
+        return cell.astype(small), pack(coefficients.numpy(), batch.tokens[row])
 
     # Merging
 
     def flush(self) -> None:
-        for side, layer in np.argwhere(self._waiting):
-            self._merge(int(side), int(layer))
+        for side, site in np.argwhere(self._n_pending):
+            self._merge(int(side), int(site))
 
-    def _merge(self, side: int, layer: int) -> None:
-        cells = np.concatenate([pair[0] for pair in self._pending[side][layer]])
-        keys = np.concatenate([pair[1] for pair in self._pending[side][layer]])
-        self._pending[side][layer], self._waiting[side, layer] = [], 0
-        lists = self.keys[side, layer]
+    def _merge(self, side: int, site: int) -> None:
+        """Pending survivors into the lists of a site. If memory runs out they stay pending."""
+        pending, span = self._pending[side][site], self.cells.sites[site]
+        cells = np.concatenate([pair[0] for pair in pending])
+        keys = np.concatenate([pair[1] for pair in pending])
+        lists = self.keys[side, span]
         entering = keys < lists[cells, -1]
-        cells, keys = cells[entering], keys[entering]
+        touched, rows = self._merged(lists, cells[entering], keys[entering])
+        lists[touched] = rows
+        self._pending[side][site], self._n_pending[side, site] = [], 0
+        if len(touched):
+            places = torch.from_numpy(touched.astype(np.int64) + span.start)
+            self._thresholds[side, places] = torch.from_numpy(_thresholds(rows[:, -1]))
+
+    def _merged(self, lists: Keys, cells: npt.NDArray[Any], keys: Keys) -> tuple[npt.NDArray[Any], Keys]:
+        """The cells whose lists change by survivors, and these lists [changed, top]."""
         if not len(cells):
-            return
-        if self.unit_of:
-            order = np.lexsort((keys, units := self.unit_of(keys & 0xFFFFFFFF), cells))
+            return cells, lists[:0]
+        if self.unit_offsets is not None:
+            units = self._units(keys)
+            order = np.lexsort((keys, units, cells))
             cells, keys, units = cells[order], keys[order], units[order]
             fresh = np.append(True, (cells[1:] != cells[:-1]) | (units[1:] != units[:-1]))
             cells, keys = cells[fresh], keys[fresh]
         order = np.argsort(cells, kind="stable")
         touched, rank, counts = _ranks(cells[order])
-        if counts.max() > 4 * self.top:  # a few cells got very many: the best t of each are enough
+        if counts.max() > 4 * self.top:  # some cells got very many: the best t of each are enough
             order = np.lexsort((keys, cells))
             touched, rank, counts = _ranks(cells[order])
             order, rank = order[rank < self.top], rank[rank < self.top]
@@ -321,49 +315,33 @@ class Index:
         rows = np.full((len(touched), self.top + int(counts.max())), UNFILLED, np.int64)
         rows[:, : self.top] = lists[touched]
         rows[np.repeat(np.arange(len(touched)), counts), self.top + rank] = keys[order]
-        if self.unit_of:
-            rows = one_per_group(rows, self.unit_of(rows & 0xFFFFFFFF))
+        if self.unit_offsets is not None:
+            rows = one_per_group(rows, self._units(rows))
         rows.sort(axis=1)
-        lists[touched] = rows[:, : self.top]
-        self._raise_bar(side, layer, touched)
+        return touched, rows[:, : self.top]
 
-    def _raise_bar(self, side: int, layer: int, touched: npt.NDArray[Any]) -> None:
-        last = self.keys[side, layer, touched, -1]
-        bits = (0x7FFFFFFF - (last >> 32)).astype(np.int32)
-        bars = np.where(last == UNFILLED, np.float32(SMALLEST), bits.view(np.float32))
-        self._bars[side][layer][torch.from_numpy(touched.astype(np.int64))] = torch.from_numpy(bars)
+    def _units(self, keys: Keys) -> Int64s:
+        assert self.unit_offsets is not None
+        return np.searchsorted(self.unit_offsets, keys & 0xFFFFFFFF, side="right") - 1
+
+
+def _thresholds(last: Keys) -> npt.NDArray[np.float32]:
+    """The coefficient that a candidate has to reach, from the last keys of lists."""
+    bits = (0x7FFFFFFF - (last >> 32)).astype(np.int32)
+    return np.where(last == UNFILLED, np.float32(SMALLEST), bits.view(np.float32))
 
 
 def _summed(rows: Tensor) -> Tensor:
-    """The sum of rows [n, cells]. Each of torch's threads sums the rows it has just written, which lie in its own core's
-    cache; torch by itself would have it sum a range of columns."""
+    """The sum of rows [n, width]. Each of torch's threads sums the rows that it has just written, which are in the cache of its
+    own core; torch by itself would have it sum a range of columns."""
     threads = torch.get_num_threads()
     if rows.device.type == "cpu" and len(rows) % threads == 0:
         return rows.view(threads, -1, rows.shape[1]).sum(1).sum(0, dtype=torch.float64)
     return rows.sum(0)
 
 
-def _ranks(cells: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Of sorted cells: the distinct ones, each entry's place among its cell's, how many each has."""
+def _ranks(cells: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], Int64s, Int64s]:
+    """Of sorted cells: the distinct ones, the rank of each entry among those of its cell, how many each cell has."""
     begins = np.flatnonzero(np.append(True, cells[1:] != cells[:-1]))
     counts = np.diff(np.append(begins, len(cells)))
     return cells[begins], np.arange(len(cells)) - np.repeat(begins, counts), counts
-
-
-def add_exactly(total: npt.NDArray[np.int64], addend: npt.NDArray[np.float64]) -> None:
-    """Add floats to integer totals [..., (whole, fraction)]; a sum of sums is the same in any order.
-
-    Totals wrap at 64 bits, and an addend that 64 bits cannot hold is cut to `MOST`. `run.moments` finds such totals by their
-    cells' extremes and reads them as NaN.
-    """
-    if not (np.abs(addend) < MOST).all():
-        addend = np.clip(np.nan_to_num(addend, nan=0.0), -MOST, MOST)
-    whole = np.floor(addend)
-    fraction = ((addend - whole) * 2.0**FRACTION).astype(np.int64)
-    add_integers(total, np.stack([whole.astype(np.int64), fraction], -1))
-
-
-def add_integers(total: npt.NDArray[np.int64], addend: npt.NDArray[np.int64]) -> None:
-    total += addend
-    total[..., 0] += total[..., 1] >> FRACTION
-    total[..., 1] &= (1 << FRACTION) - 1

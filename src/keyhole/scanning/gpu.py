@@ -1,14 +1,14 @@
-"""The index on a GPU: the contract of `kernels.Index`, two kernel launches a layer and no waiting.
+"""The index on a GPU: two kernel launches per site, and the host never waits.
 
-Everything lives on the device that holds the layer. The host only launches; what it must know (a coefficient that is not
-finite) it is told a batch later, through pinned memory.
+Everything is kept on the device that holds the site. The host only launches kernels; what it has to know (that a coefficient is
+not finite) it learns a batch later, through pinned memory.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,32 +16,36 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from ..cells import Cells
 from ..kernels import index as triton_kernels
 from ..kernels.order import UNFILLED
+from .contract import Int64s, Windows
 
-MOST_COLUMNS = 1 << 16
-"""A column is 16 bits of what `read` compares."""
-MOST_TOP = 1024
+MAX_COLUMNS = 1 << 16
+MAX_TOP = 1024
+"""A program of `settle` holds a list in its registers."""
 SETTLE_BLOCK = 16
 """Cells whose statistics one program of `settle` adds up."""
+SETTLE_SPAN = 8
+"""Columns that `settle` reads together if it searches a cell's coefficients again."""
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """How `read` cuts up its work."""
+    """How `filter_rows` divides its work."""
 
     rows: int
-    """rows of a tile"""
+    """windows of a tile"""
     lanes: int
-    """lanes that share a row"""
+    """lanes that share a window"""
     block: int
     """cells of a tile"""
     unroll: int
     warps: int
     fill: int
-    """programs for each multiprocessor"""
+    """programs per multiprocessor"""
     registers: int | None = None
-    """at most so many a thread: what does not fit is only needed where a survivor is found"""
+    """register limit per thread: what does not fit is only needed if a survivor is found"""
 
 
 SHORT_ROWS = Tiling(rows=1, lanes=1, block=128, unroll=8, warps=1, fill=20, registers=96)
@@ -50,88 +54,159 @@ LONG_ROWS = Tiling(rows=1, lanes=32, block=64, unroll=2, warps=8, fill=2, regist
 
 @dataclass
 class Rows:
-    """A batch's rows: which columns are candidates, and which tokens they are."""
+    """A batch's windows as the kernels take them."""
 
+    windows: Windows
     table: Tensor
-    """[3, rows]: first candidate column, end of the candidates, token index of column 0; pinned where it can be"""
-    there: dict[torch.device, Tensor]
+    """[3, rows]: first candidate column, column after the last candidate, token index of column 0; pinned if possible"""
+    positions: Tensor
+    """[2, rows]: the same two columns as positions in the flattened batch"""
+    tables: dict[torch.device, Tensor] = field(default_factory=dict)
+    routed_tables: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     def on(self, device: torch.device) -> Tensor:
-        if device not in self.there:
-            self.there[device] = self.table.to(device, non_blocking=True)
-        return self.there[device]
+        """The table on a device."""
+        if device not in self.tables:
+            self.tables[device] = self.table.to(device, non_blocking=True)
+        return self.tables[device]
+
+    def routed_on(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """The positions on a device, and a table whose first two rows are to be filled with entries."""
+        if device not in self.routed_tables:
+            positions = self.positions.to(device, non_blocking=True)
+            self.routed_tables[device] = positions, self.table.to(device, non_blocking=True)
+        return self.routed_tables[device]
+
+
+@dataclass(frozen=True)
+class _Given:
+    """Coefficients of one site for a batch, ready for the kernels."""
+
+    x: Tensor
+    """[rows, columns, width], or if routed [entries, width]"""
+    columns: int
+    table: Tensor
+    """[3, rows] as `filter_rows` has it"""
+    tokens: Tensor | None = None
+    """[entries] positions in the flattened batch, if routed"""
+    positions: Tensor | None = None
+    """[2, rows] as in `Rows`, if routed"""
+
+    @property
+    def tensors(self) -> Iterator[Tensor]:
+        return (each for each in (self.x, self.table, self.tokens, self.positions) if each is not None)
+
+    @property
+    def raw(self) -> Tensor:
+        """The coefficients as the kernels read them: 16-bit floats as integers."""
+        return self.x if self.x.dtype == torch.float32 else self.x.view(torch.int16)
+
+    @property
+    def rows(self) -> int:
+        return self.table.shape[1]
+
+    @property
+    def width(self) -> int:
+        return self.x.shape[-1]
+
+    @property
+    def entries(self) -> int:
+        """How many rows of coefficients there are."""
+        return self.x.numel() // self.width
+
+
+@dataclass(frozen=True)
+class _Site:
+    """Where a site's cells are in the part of its device."""
+
+    part: _Part
+    number: int
+    """the site's number among those of the part"""
+    base: int
+    """the place of its first cell among those of the part"""
 
 
 class _Part:
-    """The layers that live on one device."""
+    """The sites whose coefficients come from one device."""
 
-    def __init__(self, device: torch.device, layers: int, cells: int, top: int, sides: int, width: int) -> None:
-        self.device, self.layers, self.width = device, layers, width
+    def __init__(self, device: torch.device, widths: list[int], top: int, sides: int, slots: int) -> None:
+        self.device, self.sites, self.cells, self.slots = device, len(widths), sum(widths), slots
         options: dict[str, Any] = {"device": device}
-        self.keys = torch.full((sides, layers, cells, top), UNFILLED, dtype=torch.int64, **options)
-        self.bars = torch.ones((sides, layers, cells), dtype=torch.int32, **options)
-        self.active = torch.zeros((layers, cells), dtype=torch.int64, **options)
-        self.sums = torch.zeros((layers, cells, 2, 2), dtype=torch.int64, **options)
-        self.extremes = torch.tensor([-torch.inf, torch.inf], **options).repeat(layers, cells, 1)
-        self.bad = torch.zeros(layers, dtype=torch.int32, **options)
-        # what only one layer's two kernels share
-        self.counts = torch.zeros((sides, cells), dtype=torch.int32, **options)
-        self.pending = torch.empty((sides, cells, self.width), dtype=torch.int64, **options)
+        self.keys = torch.full((sides, self.cells, top), UNFILLED, dtype=torch.int64, **options)
+        self.thresholds = torch.ones((sides, self.cells), dtype=torch.int32, **options)
+        """bits of the float32 coefficients that a candidate has to reach"""
+        self.active = torch.zeros(self.cells, dtype=torch.int64, **options)
+        self.sums = torch.zeros((self.cells, 2, 2), dtype=torch.int64, **options)
+        self.extremes = torch.tensor([-torch.inf, torch.inf], **options).repeat(self.cells, 1)
+        self.bad = torch.zeros(self.sites, dtype=torch.int32, **options)
+        """1 for a site that gave coefficients that are not finite"""
+        # what the two kernels of one site share; [sides, width] and [sides, width, slots] of the site's width
+        self.counts = torch.zeros(sides * max(widths), dtype=torch.int32, **options)
+        self.pending = torch.empty(sides * max(widths) * slots, dtype=torch.int64, **options)
         self.partial = torch.empty(0, **options)
         self.units = torch.empty(0, dtype=torch.int64, **options)
         self.multiprocessors = 4
         self.told: Tensor | None = None
+        """`bad` as the host last heard of it"""
         self.event: Any = None
         self.stream: Any = None
         if device.type == "cuda":
             self.multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
-            self.told = torch.zeros(layers, dtype=torch.int32).pin_memory()
+            self.told = torch.zeros(self.sites, dtype=torch.int32).pin_memory()
             self.event = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
 
 class GpuIndex:
-    """Every cell's best candidates and statistics so far. `devices`: where each layer's coefficients come from.
+    """Every cell's best candidates and statistics so far; the contract is that of `contract.Index`.
 
-    With `side_stream`, the kernels run beside the model's own: they move bytes while the matrix products compute.
+    `devices`: where the coefficients of each site come from. With `side_stream`, the kernels run beside the model's own: they
+    move bytes while the matrix products compute.
     """
 
     def __init__(
         self,
         devices: Sequence[torch.device],
-        cells: int,
+        cells: Cells,
         top: int,
         *,
         signed: bool,
         per: str,
-        unit_offsets: npt.NDArray[np.int64] | None = None,
+        unit_offsets: Int64s | None = None,
         side_stream: bool = False,
         tiling: Tiling | None = None,
-        width: int | None = None,
+        slots: int | None = None,
     ) -> None:
-        """`width`: the slots of a cell, a power of two not below `top`."""
-        self.layers, self.cells, self.top, self.signed = len(devices), cells, top, signed
+        """`slots`: survivors of a batch that a cell has room for, a power of two, at least `top`."""
+        self.cells, self.top, self.signed = cells, top, signed
         self.per, self.tiling = per, tiling
         self.n = 0
         self.grouped = unit_offsets is not None
         sides = 2 if signed else 1
-        width = width or max(32, 1 << (top - 1).bit_length())
+        slots = slots or max(32, 1 << (top - 1).bit_length())
         self._parts: dict[torch.device, _Part] = {}
-        self._place: list[tuple[_Part, int]] = []
+        self._places: dict[torch.device, npt.NDArray[np.int64]] = {}
+        """the places of each part's cells on the axis"""
+        self._sites: list[_Site] = []
         for device in dict.fromkeys(devices):
-            self._parts[device] = part = _Part(device, devices.count(device), cells, top, sides, width)
+            spans = [span for other, span in zip(devices, cells.sites, strict=True) if other == device]
+            widths = [span.stop - span.start for span in spans]
+            self._parts[device] = part = _Part(device, widths, top, sides, slots)
+            self._places[device] = np.concatenate([np.arange(span.start, span.stop) for span in spans])
             if unit_offsets is not None:
                 part.units = torch.from_numpy(np.array(unit_offsets, np.int64)).to(device)
             if side_stream and device.type == "cuda":
                 part.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        taken = dict.fromkeys(self._parts, 0)
-        for device in devices:
-            self._place.append((self._parts[device], taken[device]))
-            taken[device] += 1
+        number, base = dict.fromkeys(self._parts, 0), dict.fromkeys(self._parts, 0)
+        for device, span in zip(devices, cells.sites, strict=True):
+            self._sites.append(_Site(self._parts[device], number[device], base[device]))
+            number[device] += 1
+            base[device] += span.stop - span.start
 
     @staticmethod
-    def fits(*, columns: int, cells: int, top: int) -> bool:
-        """Whether these kernels can hold such a scan: they count a window's coefficients in 32 bits."""
-        return columns <= MOST_COLUMNS and (columns + 1) * cells < 2**31 and top <= MOST_TOP
+    def fits(*, columns: int, cells: Cells, top: int) -> bool:
+        """Whether these kernels can hold such a scan: they count the coefficients of a window in 32 bits."""
+        widest = max(layer.width for layer in cells.layers)
+        return columns <= MAX_COLUMNS and (columns + 1) * widest < 2**31 and top <= MAX_TOP
 
     @property
     def nbytes(self) -> int:
@@ -141,30 +216,30 @@ class GpuIndex:
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         self.flush()
-        sides = 2 if self.signed else 1
-        keys = np.empty((sides, self.layers, self.cells, self.top), np.int64)
-        active = np.empty((self.layers, self.cells), np.int64)
-        sums = np.empty((self.layers, self.cells, 2, 2), np.int64)
-        extremes = np.empty((self.layers, self.cells, 2), np.float32)
+        sides, cells = 2 if self.signed else 1, len(self.cells)
+        keys = np.empty((sides, cells, self.top), np.int64)
+        active = np.empty(cells, np.int64)
+        sums = np.empty((cells, 2, 2), np.int64)
+        extremes = np.empty((cells, 2), np.float32)
         for device, part in self._parts.items():
-            mine = [layer for layer, (other, _) in enumerate(self._place) if other.device == device]
-            keys[:, mine] = part.keys.cpu().numpy()
-            active[mine] = part.active.cpu().numpy()
-            sums[mine] = part.sums.cpu().numpy()
-            extremes[mine] = part.extremes.cpu().numpy()
+            places = self._places[device]
+            keys[:, places] = part.keys.cpu().numpy()
+            active[places] = part.active.cpu().numpy()
+            sums[places] = part.sums.cpu().numpy()
+            extremes[places] = part.extremes.cpu().numpy()
         return {"n": np.array(self.n), "keys": keys, "active": active, "sums": sums, "extremes": extremes}
 
     def load(self, state: dict[str, npt.NDArray[Any]]) -> None:
         self.n = int(state["n"])
         last = state["keys"][..., -1]
-        bars = np.maximum(0x7FFFFFFF - (last >> 32), 1).astype(np.int32)
+        thresholds = np.maximum(0x7FFFFFFF - (last >> 32), 1).astype(np.int32)
         for device, part in self._parts.items():
-            mine = [layer for layer, (other, _) in enumerate(self._place) if other.device == device]
-            part.keys.copy_(torch.from_numpy(state["keys"][:, mine]))
-            part.bars.copy_(torch.from_numpy(bars[:, mine]))
-            part.active.copy_(torch.from_numpy(state["active"][mine]))
-            part.sums.copy_(torch.from_numpy(state["sums"][mine]))
-            part.extremes.copy_(torch.from_numpy(state["extremes"][mine]))
+            places = self._places[device]
+            part.keys.copy_(torch.from_numpy(state["keys"][:, places]))
+            part.thresholds.copy_(torch.from_numpy(thresholds[:, places]))
+            part.active.copy_(torch.from_numpy(state["active"][places]))
+            part.sums.copy_(torch.from_numpy(state["sums"][places]))
+            part.extremes.copy_(torch.from_numpy(state["extremes"][places]))
 
     def flush(self) -> None:
         """Wait for the devices; raise what they found wrong."""
@@ -178,89 +253,105 @@ class GpuIndex:
     def prepare(
         self,
         columns: int,
-        starts: int,
+        n_special: int,
         lengths: npt.NDArray[Any],
-        old: npt.NDArray[Any],
-        first_tokens: npt.NDArray[np.int64],
+        seen_before: npt.NDArray[Any],
+        first_tokens: Int64s,
     ) -> Rows:
-        """The candidates of a batch of windows: own tokens only, new prefixes only."""
-        table = torch.from_numpy(np.stack([starts + old, starts + lengths, first_tokens - starts]).astype(np.int64))
+        windows = Windows.of(columns, n_special, lengths, seen_before, first_tokens)
+        table = np.stack([windows.begin, windows.end, windows.first])
+        positions = table[:2] + np.arange(table.shape[1]) * columns
         cuda = any(device.type == "cuda" for device in self._parts)
-        return Rows(table.pin_memory() if cuda else table, {})
+        there, routed = (torch.from_numpy(each) for each in (table, positions))
+        return Rows(windows, there.pin_memory() if cuda else there, routed.pin_memory() if cuda else routed)
 
-    def update(self, layer: int, x: Tensor, batch: Rows) -> None:
-        """Take in one layer's coefficients [rows, columns, cells] of a batch."""
-        part, place = self._place[layer]
-        x = x.contiguous()
+    def update(self, site: int, x: Tensor, batch: Rows, tokens: Tensor | None = None) -> None:
+        where = self._sites[site]
+        part = where.part
         if part.device.type != "cuda":
-            self._launch(part, place, x, batch.on(part.device))
+            self._launch(where, self._given(part, x, batch, tokens))
             self._raise_if_bad(part, part.bad)
             return
         with contextlib.ExitStack() as stack:
             if torch.cuda.current_device() != part.device.index:
                 stack.enter_context(torch.cuda.device(part.device))
-            table = batch.on(part.device)
+            given = self._given(part, x, batch, tokens)
             if part.stream is not None:
                 part.stream.wait_stream(torch.cuda.current_stream())
                 stack.enter_context(torch.cuda.stream(part.stream))
-                x.record_stream(part.stream)
-                table.record_stream(part.stream)
-            self._launch(part, place, x, table)
-            if place == part.layers - 1:
+                for tensor in given.tensors:
+                    tensor.record_stream(part.stream)
+            self._launch(where, given)
+            if where.number == part.sites - 1:
                 self._listen(part)
 
-    def _launch(self, part: _Part, place: int, x: Tensor, table: Tensor) -> None:
-        groups = self._read(part, place, x, table)
-        self._settle(part, place, x, table, groups)
+    def _given(self, part: _Part, x: Tensor, batch: Rows, tokens: Tensor | None) -> _Given:
+        x, columns = x.contiguous(), batch.windows.columns
+        if tokens is None:
+            return _Given(x, columns, batch.on(part.device))
+        positions, table = batch.routed_on(part.device)
+        return _Given(x, columns, table, tokens.contiguous(), positions)
 
-    def _read(self, part: _Part, place: int, x: Tensor, table: Tensor) -> int:
+    def _launch(self, site: _Site, given: _Given) -> None:
+        """The kernels of a site. What takes memory comes before the first of them, so that all or none are launched."""
+        if not given.entries:
+            return
+        if given.tokens is not None and given.positions is not None:
+            torch.searchsorted(given.tokens, given.positions, out=given.table[:2])  # the entries of each window
+        groups = self._filter_rows(site, given)
+        self._settle(site, given, groups)
+
+    def _filter_rows(self, site: _Site, given: _Given) -> int:
         """Filter and statistics; returns how many groups of programs left sums."""
-        rows, columns, cells = x.shape
-        tiling = self.tiling or choose_tiling(rows, columns)
-        tiles = -(-rows // tiling.rows)
-        blocks = -(-cells // tiling.block)
+        part, width = site.part, given.width
+        tiling = self.tiling or choose_tiling(given.rows, given.columns)
+        tiles = -(-given.rows // tiling.rows)
+        blocks = -(-width // tiling.block)
         each = -(-tiles * blocks // (part.multiprocessors * tiling.fill))  # tiles of a program
         groups = -(-tiles // each)
-        if part.partial.numel() < (need := groups * triton_kernels.PARTIALS * cells):
+        if part.partial.numel() < (need := groups * triton_kernels.PARTIALS * width):
             part.partial = torch.empty(need, device=part.device)
-        triton_kernels.read[(blocks * groups,)](
-            _raw(x),
-            table,
+        triton_kernels.filter_rows[(blocks * groups,)](
+            given.raw,
+            given.table if given.tokens is None else given.tokens,
+            given.table,
             part.keys,
-            part.bars,
+            part.thresholds,
             part.counts,
             part.pending,
             part.partial,
-            place,
-            rows,
-            columns,
+            site.base,
+            given.rows,
+            given.columns,
             tiles,
             groups,
-            CELLS=cells,
-            LAYERS=part.layers,
+            CELLS=width,
+            SIDE=part.cells,
             TOP=self.top,
-            KIND=triton_kernels.KINDS[x.dtype],
+            KIND=triton_kernels.KINDS[given.x.dtype],
             SIGNED=self.signed,
             PREFIX=self.per == "prefix",
+            ROUTED=given.tokens is not None,
             ROWS=tiling.rows,
             LANES=tiling.lanes,
             BLOCK=tiling.block,
             UNROLL=tiling.unroll,
-            WIDTH=part.width,
+            WIDTH=part.slots,
             num_warps=tiling.warps,
             maxnreg=tiling.registers,
         )
         return groups
 
-    def _settle(self, part: _Part, place: int, x: Tensor, table: Tensor, groups: int) -> None:
-        rows, columns, cells = x.shape
+    def _settle(self, site: _Site, given: _Given, groups: int) -> None:
+        part, width = site.part, given.width
         sides = 2 if self.signed else 1
         units = max(part.units.numel(), 1)
-        triton_kernels.settle[(sides * cells + -(-cells // SETTLE_BLOCK),)](
-            _raw(x),
-            table,
+        triton_kernels.settle[(sides * width + -(-width // SETTLE_BLOCK),)](
+            given.raw,
+            given.table if given.tokens is None else given.tokens,
+            given.table,
             part.keys,
-            part.bars,
+            part.thresholds,
             part.counts,
             part.pending,
             part.partial,
@@ -269,29 +360,32 @@ class GpuIndex:
             part.extremes,
             part.bad,
             part.units,
-            place,
-            rows,
-            columns,
+            site.base,
+            site.number,
+            given.rows,
+            given.columns,
+            given.entries,
             groups,
             units,
             units.bit_length(),
-            CELLS=cells,
-            LAYERS=part.layers,
+            CELLS=width,
+            SIDE=part.cells,
             TOP=self.top,
-            KIND=triton_kernels.KINDS[x.dtype],
+            KIND=triton_kernels.KINDS[given.x.dtype],
             SIDES=sides,
             PREFIX=self.per == "prefix",
+            ROUTED=given.tokens is not None,
             GROUPED=self.grouped,
-            WIDTH=part.width,
-            SPAN=8,
+            WIDTH=part.slots,
+            SPAN=SETTLE_SPAN,
             BLOCK=SETTLE_BLOCK,
-            num_warps=max(part.width // 128, 1),
+            num_warps=max(part.slots // 128, 1),
         )
 
     # What is not finite
 
     def _listen(self, part: _Part) -> None:
-        """Hear, without waiting, what the last batch said, and ask again."""
+        """Without waiting, hear what the last batch said, and ask again."""
         if part.event.query():
             assert part.told is not None
             self._raise_if_bad(part, part.told)
@@ -300,13 +394,9 @@ class GpuIndex:
 
     def _raise_if_bad(self, part: _Part, flags: Tensor) -> None:
         if flags.any():
-            place = int(flags.nonzero()[0, 0])
-            layer = next(i for i, (other, at) in enumerate(self._place) if other is part and at == place)
-            raise FloatingPointError(f"Layer {layer}")
-
-
-def _raw(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.float32 else x.view(torch.int16)
+            bad = int(flags.nonzero()[0, 0])
+            site = next(i for i, each in enumerate(self._sites) if each.part is part and each.number == bad)
+            raise FloatingPointError(self.cells.site_name(site))
 
 
 def choose_tiling(rows: int, columns: int) -> Tiling:

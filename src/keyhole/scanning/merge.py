@@ -13,12 +13,13 @@ import numpy.typing as npt
 from ..common.files import copy_file, disk_errors
 from ..errors import ShardError
 from ..kernels.order import UNFILLED, Keys, one_per_group, pack
+from ..kernels.sums import add_integers
 from ..store import layout as store
 from ..store import manifest
 from ..store.run import Run
 from ..store.trust import is_own
 from ..store.unfinished import Partial
-from .cpu import Index, add_integers
+from .cpu import CpuIndex
 from .plan import unit_of
 from .scan import save_results
 
@@ -88,20 +89,20 @@ def _check_shards(runs: list[Run]) -> None:
         raise ShardError(f"Missing shards: {', '.join(missing)}. Scan them (--shard), then merge all {count}.")
 
 
-def _merged(runs: list[Run]) -> Index:
+def _merged(runs: list[Run]) -> CpuIndex:
     first = runs[0]
     offsets = first.unit_offsets
-    index = Index(first.layers, first.cells, first.top, signed=first.signed)
+    index = CpuIndex(first.cells, first.top, signed=first.signed)
     split = first.manifest["corpus"]["split_units"] and first.manifest["config"]["per"] == "sentence"
     for run in runs:  # one after the other: every open array takes a file descriptor
-        sides = store.SIDES[: 2 if run.signed else 1]
-        triggers = [[store.load_array(run.path, name + side) for name in store.TRIGGERS] for side in sides]
+        triggers = [[store.load_array(run.path, name) for name in store.side_names(n)] for n in store.sides(run.signed)]
         for layer in range(first.layers):
-            new = np.stack([_keys(m[layer], units[layer], at[layer], offsets) for m, units, at in triggers])
-            rows = np.concatenate([index.keys[:, layer], new], axis=-1)
+            span = first.cells.span(layer)
+            new = np.stack([_keys(m[span], units[span], at[span], offsets) for m, units, at in triggers])
+            rows = np.concatenate([index.keys[:, span], new], axis=-1)
             if split:
                 rows = one_per_group(rows, unit_of(offsets, rows & 0xFFFFFFFF))
-            index.keys[:, layer] = np.sort(rows, axis=-1)[..., : first.top]
+            index.keys[:, span] = np.sort(rows, axis=-1)[..., : first.top]
         active, sums, extremes = (store.load_array(run.path, name) for name in store.STATISTICS)
         index.n += int(run.manifest["corpus"]["scanned_prefixes"])
         index.active += active

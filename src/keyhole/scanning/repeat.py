@@ -11,12 +11,12 @@ import typer
 from ..common.output import printable
 from ..errors import UntrustedSource, UsageError
 from ..store import trust
-from ..store.manifest import read, read_file
+from ..store.manifest import read_manifest, read_manifest_file
 
 
 def named_model(run: Path, model: str | None) -> str | None:
     """The model for a run: as given on the command line, or confirmed at the terminal if someone else made the run."""
-    sealed = read(run)
+    sealed = read_manifest(run)
     told = str(sealed["model"]["source"])
     if model is None and not trust.is_own(run, sealed["checksum"]):
         question = f"{run} was not made by you on this machine. It names the model {told!r}. Load that model?"
@@ -45,7 +45,7 @@ def repeated(
     path = path / "manifest.json" if path.is_dir() else path
     if not path.is_file():
         raise UsageError(f"--from {path}: not a manifest: there is no such file. Give a run or its manifest.json.")
-    sealed = read_file(path)
+    sealed = read_manifest_file(path)
     before, about, texts = sealed["config"], sealed["model"], sealed["corpus"]["sources"]
     own, trusted = trust.is_own(path.parent, sealed["checksum"]), bool(options["trust_remote_code"])
     if not (model and corpus) and not own:

@@ -31,7 +31,7 @@ from ..store import manifest, unfinished
 from ..store.run import Run
 from ..store.unfinished import AGAIN, Partial
 from .config import ScanConfig, parse_shard
-from .cpu import AnyIndex
+from .contract import Index
 from .plan import Plan, Summary, build, content_hash, unit_of
 from .shard import batches_of, check_memory, finite, index_for, scan_batches, warm_up
 
@@ -43,6 +43,8 @@ Edits = str | os.PathLike[str] | dict[str, Any] | Sequence["Edit"]
 CHECKPOINT_SECONDS = 30.0
 CHECKPOINT_SHARE = 0.01
 """Checkpoints come at least this far apart, and cost at most this share of the time."""
+CELLS_AT_ONCE = 4096
+"""Cells whose triggers are written together."""
 
 
 class Progress(Protocol):
@@ -195,7 +197,7 @@ def already_done(job: Job, partial: Partial, *, resume: bool) -> Run | None:
 
 def finish_sealed(job: Job, partial: Partial) -> Run:
     """The last step of a scan that was killed before it: its files are compared with the manifest once more."""
-    sealed = manifest.read(partial.path)
+    sealed = manifest.read_manifest(partial.path)
     manifest.check_files(partial.path, sealed, contents=True)
     _check_same(job, sealed, partial.path)
     partial.put_in_place()
@@ -351,7 +353,7 @@ def _stamps(names: list[str]) -> list[list[Any]]:
     return [[name, os.stat(name).st_size, os.stat(name).st_mtime_ns] for name in files]
 
 
-def _check_room(path: Path, index: AnyIndex) -> None:
+def _check_room(path: Path, index: Index) -> None:
     """Refuse before the first forward what could not be written after the last."""
     need = int(index.nbytes * 4)  # a checkpoint, its successor, and the finished arrays
     free = shutil.disk_usage(path).free
@@ -365,7 +367,7 @@ def _check_room(path: Path, index: AnyIndex) -> None:
 def _run_batches(
     model: Model,
     plan: Plan,
-    index: AnyIndex,
+    index: Index,
     config: ScanConfig,
     partial: Partial,
     progress: Progress,
@@ -414,28 +416,28 @@ def stop_when_asked() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
-def _checkpoint(partial: Partial, index: AnyIndex, done: int) -> None:
+def _checkpoint(partial: Partial, index: Index, done: int) -> None:
     unfinished.write_checkpoint(partial.checkpoint, {**index.state(), "done": np.array(done)})
 
 
-def save_results(index: AnyIndex, unit_offsets: npt.NDArray[np.int64], partial: Partial) -> None:
-    """The index as the arrays of a run, a layer at a time."""
+def save_results(index: Index, unit_offsets: npt.NDArray[np.int64], partial: Partial) -> None:
+    """The index as the arrays of a run, some cells at a time."""
     state = index.state()
     for name in store.STATISTICS:
         partial.save(name, state[name])
-    for side, keys in zip(store.SIDES, state["keys"], strict=False):
-        row = keys.shape[1:]
+    for negative, keys in zip((False, True), state["keys"], strict=False):
+        names, row = store.side_names(negative), keys.shape[1:]
         with (
-            partial.writer(f"coefficients{side}", np.float32, row) as coefficients,
-            partial.writer(f"units{side}", np.int32, row) as units,
-            partial.writer(f"positions{side}", np.int32, row) as positions,
+            partial.writer(names[0], np.float32, row) as coefficients,
+            partial.writer(names[1], np.int32, row) as units,
+            partial.writer(names[2], np.int32, row) as positions,
         ):
-            for layer in keys:
-                values, tokens = unpack(layer)
+            for at in range(0, len(keys), CELLS_AT_ONCE):
+                values, tokens = unpack(keys[at : at + CELLS_AT_ONCE])
                 unit = np.where(tokens < 0, -1, unit_of(unit_offsets, tokens))
-                coefficients.append((values if not side else -values)[None])
-                units.append(unit[None])
-                positions.append(np.where(tokens < 0, -1, tokens - unit_offsets[np.maximum(unit, 0)])[None])
+                coefficients.append(-values if negative else values)
+                units.append(unit)
+                positions.append(np.where(tokens < 0, -1, tokens - unit_offsets[np.maximum(unit, 0)]))
 
 
 def _manifest(model: Model, names: list[str], config: ScanConfig, summary: Summary, scanned: int) -> dict[str, Any]:
@@ -448,15 +450,14 @@ def _manifest(model: Model, names: list[str], config: ScanConfig, summary: Summa
             "revision": model.revision,
             "family": model.config.model_type,
             "fingerprint": model.fingerprint,
-            "layers": model.layers,
-            "cells": model.cells,
+            "cells": model.cells.as_json(),
             "signed": model.signed,
             **({"edits": [edit.to_json() for edit in model.edits]} if model.edits else {}),
         },
         "corpus": {"sources": names, **counted, "scanned_prefixes": scanned},
         "config": {
             **asdict(config),
-            "starts": int(config.bos),
+            "n_special": int(config.bos),
             "shard": list(config.shard) if config.shard else None,
         },
         "versions": {"python": platform.python_version(), **_versions()},

@@ -19,7 +19,7 @@ from ..common.prefetch import ahead
 from ..errors import ModelError, OutOfMemory, UsageError
 from ..models.model import Model
 from .config import ScanConfig
-from .cpu import AnyIndex, make_index
+from .contract import Index, make_index
 from .plan import Plan, PlannedBatch
 
 WARM_UP = (12, 24, 48, 96)
@@ -37,7 +37,7 @@ def batches_of(plan: Plan, shard: tuple[int, int] | None) -> range:
     return range(number - 1, len(plan), of)
 
 
-def index_for(model: Model, config: ScanConfig, unit_offsets: npt.NDArray[np.int64] | None = None) -> AnyIndex:
+def index_for(model: Model, config: ScanConfig, unit_offsets: npt.NDArray[np.int64] | None = None) -> Index:
     """An empty index for a scan. `unit_offsets`: where a unit may come in several windows."""
     return make_index(
         [model.values(layer).device for layer in range(model.layers)],
@@ -53,14 +53,14 @@ def index_for(model: Model, config: ScanConfig, unit_offsets: npt.NDArray[np.int
 
 def check_memory(model: Model, config: ScanConfig) -> None:
     """Refuse lists of triggers that this machine's memory cannot hold, before anything is allocated."""
-    need = 8 * config.top * model.layers * model.cells * (2 if model.signed else 1)
+    need = 8 * config.top * len(model.cells) * (2 if model.signed else 1)
     try:
         there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):  # a system that does not say how much it has
         return
     if 2 * need > there:  # the lists, and a copy while a checkpoint or the run is written
         raise UsageError(
-            f"--top {config.top:,} needs {2 * need / 1e9:,.1f} GB for {model.layers * model.cells:,} cells, and this machine "
+            f"--top {config.top:,} needs {2 * need / 1e9:,.1f} GB for {len(model.cells):,} cells, and this machine "
             f"has {there / 1e9:,.1f} GB. Keep fewer triggers."
         )
 
@@ -82,7 +82,7 @@ def warm_up(model: Model, config: ScanConfig, enough: Callable[[], bool]) -> Non
             runner.index.flush()
 
 
-def scan_batches(model: Model, plan: Plan, index: AnyIndex, config: ScanConfig, numbers: range) -> Iterator[int]:
+def scan_batches(model: Model, plan: Plan, index: Index, config: ScanConfig, numbers: range) -> Iterator[int]:
     """Run batches through the model into the index; yields each batch's number when it is in (a GPU may still work).
 
     The next batches are prepared meanwhile, and nothing here waits for a device: what is wrong with a coefficient may be
@@ -135,7 +135,7 @@ class _Ready:
 class _Runner:
     """Batches through the model into the index; where memory runs out, in halves."""
 
-    def __init__(self, model: Model, index: AnyIndex, config: ScanConfig) -> None:
+    def __init__(self, model: Model, index: Index, config: ScanConfig) -> None:
         self.model, self.index, self.config = model, index, config
         self.most = sys.maxsize
         """tokens, padding included, that are known to be too many"""

@@ -61,16 +61,13 @@ def verify(
     config = ScanConfig.from_dict(run.manifest["config"])
     model = model_of(run, model, device=device or config.device, trust_remote_code=trust_remote_code)
     chosen = _choose(run, cells, seed)
-    wanted: dict[tuple[int, int], list[tuple[int, int, int, float]]] = {}
-    for layer, cell in chosen:
-        for coefficients, units, positions in (
-            (run.coefficients, run.units, run.positions),
-            (run.coefficients_negative, run.units_negative, run.positions_negative),
-        ):
-            for c, u, p in zip(coefficients[layer, cell], units[layer, cell], positions[layer, cell], strict=True):
+    wanted: dict[tuple[int, int], list[tuple[int, int, float]]] = {}
+    for place in chosen:
+        for side in run.sides.values():
+            for c, u, p in zip(*(array[place] for array in side), strict=True):
                 if u >= 0:
                     window = (int(u), run.window_start(int(p)))
-                    wanted.setdefault(window, []).append((layer, cell, int(p), float(c)))
+                    wanted.setdefault(window, []).append((place, int(p), float(c)))
     texts = _texts(run, config, sorted({unit for unit, _ in wanted}))
     worst, where, count = 0.0, "", 0
     for (unit, start), stored in sorted(wanted.items()):
@@ -80,24 +77,24 @@ def verify(
                 f"Unit {unit} reads {texts[unit]!r} in the corpus and has {len(again)} tokens; the run holds {len(ids)} others. "
                 "The corpus or the tokenizer changed: scan again."
             )
-        last = max(position for _, _, position, _ in stored)
+        last = max(position for _, position, _ in stored)
         computed = model.coefficients_of(ids[start : last + 1], bos=config.bos).numpy()
-        for layer, cell, position, coefficient in stored:
-            scale = max(abs(float(run.stats.max[layer, cell])), abs(float(run.stats.min[layer, cell])), SMALLEST)
-            difference = abs(float(computed[layer, position - start, cell]) - coefficient) / scale
+        for place, position, coefficient in stored:
+            scale = max(abs(float(run.stats.max[place])), abs(float(run.stats.min[place])), SMALLEST)
+            difference = abs(float(computed[position - start, place]) - coefficient) / scale
             count += 1
             difference = math.inf if math.isnan(difference) else difference
             if difference > worst:
-                worst, where = difference, f"L{layer}.{cell}"
+                worst, where = difference, run.cells.address(place)
     return Verification(
         len(chosen), count, worst, where, texts is not None, 1e-3 if config.dtype == "float32" else 5e-2
     )
 
 
-def _choose(run: Run, cells: int, seed: int) -> list[tuple[int, int]]:
-    total = run.layers * run.cells
-    picked = np.random.default_rng(seed).choice(total, min(cells, total), replace=False)
-    return [(int(i) // run.cells, int(i) % run.cells) for i in sorted(picked)]
+def _choose(run: Run, cells: int, seed: int) -> list[int]:
+    """The places of random cells."""
+    total = len(run.cells)
+    return sorted(np.random.default_rng(seed).choice(total, min(cells, total), replace=False).tolist())
 
 
 def _texts(run: Run, config: ScanConfig, units: Sequence[int]) -> dict[int, str] | None:

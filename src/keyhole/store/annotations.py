@@ -125,8 +125,7 @@ def _cell(run: Run, known: dict[str, Any]) -> tuple[int, int, int]:
     layer, cell = known["layer"], known["cell"]
     if type(layer) is not int or type(cell) is not int:
         raise UsageError(f"'layer' and 'cell' are whole numbers, not {layer!r:.40} and {cell!r:.40}.")
-    run.cell(layer, cell)
-    return layer, cell, int(np.count_nonzero(run.units[layer, cell] >= 0))
+    return layer, cell, int(np.count_nonzero(run.units[run.cells.place(layer, cell)] >= 0))
 
 
 # Files
@@ -200,7 +199,7 @@ def _read_notes(run: Run) -> tuple[dict[str, str], int]:
             damaged += 1
             continue
         found[layer, cell] = str(known["text"])
-    return {f"L{layer}.{cell}": text for (layer, cell), text in sorted(found.items()) if text.strip()}, damaged
+    return {run.cell(*at).address: text for at, text in sorted(found.items()) if text.strip()}, damaged
 
 
 # Summaries
@@ -263,7 +262,7 @@ def agreement(run: Run) -> list[dict[str, Any]]:
 
 
 def _triggers(run: Run, annotation: Annotation) -> int:
-    return int(np.count_nonzero(run.units[annotation.layer, annotation.cell] >= 0))
+    return int(np.count_nonzero(run.units[run.cells.place(annotation.layer, annotation.cell)] >= 0))
 
 
 def kappa(pairs: Sequence[tuple[str, str]]) -> float | None:

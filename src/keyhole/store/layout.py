@@ -5,8 +5,10 @@
     tokenizer.json              to read the tokens back
     tokens.npy                  the corpus, once; unit_offsets, unit_documents, unit_starts say where each unit stands
     repeated_tokens.npy         prefixes that occur more than once (token index of the first), repeated_counts: how often
-    coefficients.npy            [layers, cells, top] with units.npy and positions.npy; *_negative for the other side
-    active.npy sums.npy extremes.npy    what the statistics are made of
+    coefficients.npy            [cells, top] with units.npy and positions.npy; *_negative for the other side
+    active.npy sums.npy extremes.npy    [cells, …] what the statistics are made of
+
+Arrays have the axis of cells first, layer by layer; the manifest says how many cells each layer has (`cells.py`).
 
 What the analyses add, after the scan, in groups; a group counts when `analyses.json` lists it, which is written last:
 
@@ -15,7 +17,7 @@ What the analyses add, after the scan, in groups; a group counts when `analyses.
     values_LENS_*.npy           what every value says: tokens and logits at both ends, max_prob, entropy, norms, and the index by token
     similar_cells.npy similar_cosines.npy       which values point most nearly the same way
     shading.npy                 a byte for each token shown with a trigger, cell after cell from where shading_offsets says
-    histograms.npy              [layers, cells, bins] of coefficients over a sample of the corpus
+    histograms.npy              [cells, bins] of coefficients over a sample of the corpus
     report/index.html           the report
 
 What people add, a line per save:
@@ -47,18 +49,20 @@ from ..common import files
 from ..common.files import Array, disk_errors, fingerprint
 from ..errors import RunDamaged, RunError, RunExists
 
-SCHEMA = 1
+SCHEMA = 2
+"""Version of the run directory. 1 had rectangular arrays [layers, cells, …]."""
 
 CORPUS = ("tokens", "unit_offsets", "unit_documents", "unit_starts", "repeated_tokens", "repeated_counts")
 STATISTICS = ("active", "sums", "extremes")
-SIDES = ("", "_negative")
 TRIGGERS = ("coefficients", "units", "positions")
+NEGATIVE = "_negative"
+"""Ends the names of the arrays that hold the triggers with negative coefficients."""
 SHADING = ("shading", "shading_offsets", "histograms")
 SIMILAR = ("similar_cells", "similar_cosines")
 CHECK_ON_OPEN = 256 << 20
 """Runs up to this many bytes are checked against their checksums whenever they are opened; larger ones by `verify`."""
 
-_ARRAYS = "|".join((*CORPUS, *STATISTICS, *(f"(?:{name})(?:_negative)?" for name in TRIGGERS), *SHADING, *SIMILAR))
+_ARRAYS = "|".join((*CORPUS, *STATISTICS, *(f"(?:{name})(?:{NEGATIVE})?" for name in TRIGGERS), *SHADING, *SIMILAR))
 _FILES = re.compile(
     rf"(?:manifest|log|tokenizer|analyses)\.json|(?:{_ARRAYS}|values_\w+)\.npy|tables\.duckdb(?:\.new)?(?:\.wal)?"
     r"|notes\.jsonl|lock|report/index\.html|annotations/[a-z0-9_-]+\.jsonl"
@@ -70,10 +74,20 @@ _BESIDE = re.compile(r"(\.[0-9a-f]{8})?\.new$")
 """What a file is called while it is being written (`files.beside`)."""
 
 
+def sides(signed: bool) -> tuple[bool, ...]:
+    """The sides of a run's triggers, each as whether it is the negative one; an unsigned model has no negative side."""
+    return (False, True) if signed else (False,)
+
+
+def side_names(negative: bool) -> tuple[str, str, str]:
+    """The names of one side's arrays: coefficients, units and positions of its triggers."""
+    coefficients, units, positions = (f"{name}{NEGATIVE}" if negative else name for name in TRIGGERS)
+    return coefficients, units, positions
+
+
 def sealed_names(signed: bool) -> list[str]:
     """The files of a scan, which its manifest lists."""
-    sides = SIDES if signed else SIDES[:1]
-    arrays = [*CORPUS, *STATISTICS, *(name + side for side in sides for name in TRIGGERS)]
+    arrays = [*CORPUS, *STATISTICS, *(name for negative in sides(signed) for name in side_names(negative))]
     return sorted([*(f"{name}.npy" for name in arrays), "tokenizer.json"])
 
 

@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from ..cells import MOST, Cells
 from ..common import files
 from ..common.checks import LIMITS
-from ..errors import RunDamaged, RunError, SchemaTooNew
+from ..errors import RunDamaged, RunError, SchemaTooNew, SchemaTooOld
 from . import layout as store
 from .unfinished import unfinished
 
-LARGEST = 1 << 40
+LARGEST = MOST
 """More cells, units or tokens than any run has; numbers up to it are safe to compute with."""
 
 Test = Callable[[Any], bool]
@@ -56,6 +57,14 @@ def _texts(value: Any) -> bool:
     return isinstance(value, list) and all(map(_text, value))
 
 
+def _cells(value: Any) -> bool:
+    try:
+        Cells.from_json(value)
+    except ValueError:
+        return False
+    return True
+
+
 def _list_of_files(value: Any) -> bool:
     return isinstance(value, dict) and all(
         files.is_plain_name(name) and files.is_fingerprint(entry) for name, entry in value.items()
@@ -68,8 +77,7 @@ FIELDS: dict[str, dict[str, Test]] = {
         "revision": _or_none(_text),
         "family": _text,
         "fingerprint": _text,
-        "layers": _whole(1, 1 << 20),
-        "cells": _whole(1, 1 << 30),
+        "cells": _cells,
         "signed": _flag,
     },
     "corpus": {
@@ -99,36 +107,36 @@ FIELDS: dict[str, dict[str, Test]] = {
         "compile": _flag,
         "trust_remote_code": _flag,
         "hold_out": _share,
-        "starts": _whole(0, 1),
+        "n_special": _whole(0, 1),
         "shard": _or_none(_shard),
     },
 }
 
 
-def read(path: Path) -> dict[str, Any]:
+def read_manifest(path: Path) -> dict[str, Any]:
     """The manifest of the run at `path`, its own checksum, schema and types checked."""
     file = path / "manifest.json"
     if not os.path.exists(path):
         raise RunError(" ".join(filter(None, [f"There is no run at {path}.", unfinished(path)])))
     if not os.path.exists(file):
         raise RunDamaged(f"{path} is no run: it has no manifest.json.")
-    return read_file(file)
+    return read_manifest_file(file)
 
 
 def open_run(path: Path) -> dict[str, Any]:
     """The manifest of a run whose files were checked. If another run takes its place meanwhile, that one is opened."""
     while True:
-        manifest = read(path)
+        manifest = read_manifest(path)
         try:
             check_files(path, manifest)
         except RunError:
-            if read(path)["checksum"] == manifest["checksum"]:
+            if read_manifest(path)["checksum"] == manifest["checksum"]:
                 raise
             continue
         return manifest
 
 
-def read_file(file: Path) -> dict[str, Any]:
+def read_manifest_file(file: Path) -> dict[str, Any]:
     """A manifest, its own checksum, schema and types checked."""
     try:
         manifest = json.loads(files.read_small(file))
@@ -139,6 +147,11 @@ def read_file(file: Path) -> dict[str, Any]:
         raise SchemaTooNew(
             f"{file} was written by a newer Keyhole (schema {schema!r:.20}, this one reads up to {store.SCHEMA}). "
             "Upgrade: pip install -U keyhole"
+        )
+    if schema < store.SCHEMA:
+        raise SchemaTooOld(
+            f"{file} was written by an older Keyhole (schema {schema!r:.20}, this one reads {store.SCHEMA}), whose arrays were "
+            "laid out differently. Scan again."
         )
     if manifest.get("checksum") != files.seal(manifest)["checksum"]:
         raise RunDamaged(f"{file} was changed after the run was finished: its checksum does not match. Scan again.")
@@ -185,7 +198,7 @@ def check(file: Path, manifest: Any) -> None:
                 raise _damaged(file, f"'{part}.{name}' is {section.get(name)!r:.60}")
     if not isinstance(manifest["model"].get("edits", []), list):
         raise _damaged(file, "'model.edits' is no list")
-    if manifest["config"]["context"] <= manifest["config"]["starts"]:
+    if manifest["config"]["context"] <= manifest["config"]["n_special"]:
         raise _damaged(file, "no token of a text fits in its context")
     listed: Any = manifest.get("files")
     if not _list_of_files(listed):
@@ -197,7 +210,7 @@ def check(file: Path, manifest: Any) -> None:
 def check_arrays(path: Path, manifest: dict[str, Any], *, contents: bool) -> None:
     """Refuse arrays whose shapes or types do not fit the manifest or, with `contents`, that name places outside the corpus."""
     model, corpus, config = (manifest[name] for name in ("model", "corpus", "config"))
-    cells = (model["layers"], model["cells"])
+    cells = Cells.from_json(model["cells"])
     units, tokens = corpus["units"], corpus["tokens"]
     expected: dict[str, tuple[tuple[int | None, ...], str]] = {
         "tokens": ((tokens,), "u"),
@@ -206,13 +219,14 @@ def check_arrays(path: Path, manifest: dict[str, Any], *, contents: bool) -> Non
         "unit_starts": ((units,), "i"),
         "repeated_tokens": ((None,), "i"),
         "repeated_counts": ((None,), "i"),
-        "active": (cells, "i"),
-        "sums": ((*cells, 2, 2), "i"),
-        "extremes": ((*cells, 2), "f"),
+        "active": ((len(cells),), "i"),
+        "sums": ((len(cells), 2, 2), "i"),
+        "extremes": ((len(cells), 2), "f"),
     }
-    for side in store.SIDES[: 2 if model["signed"] else 1]:
-        for name, kind in zip(store.TRIGGERS, "fii", strict=True):
-            expected[name + side] = ((*cells, config["top"]), kind)
+    sides = [store.side_names(negative) for negative in store.sides(model["signed"])]
+    for names in sides:
+        for name, kind in zip(names, "fii", strict=True):
+            expected[name] = ((len(cells), config["top"]), kind)
     arrays = {name: store.load_array(path, name) for name in expected}
     for name, (shape, kind) in expected.items():
         array = arrays[name]
@@ -223,28 +237,32 @@ def check_arrays(path: Path, manifest: dict[str, Any], *, contents: bool) -> Non
     if len(arrays["repeated_tokens"]) != len(arrays["repeated_counts"]):
         raise _unfit(path, "repeated_counts", f"it has {len(arrays['repeated_counts']):,} entries")
     if contents:
-        _check_places(path, arrays, units, tokens)
+        _check_text(path, arrays, tokens)
+        for _, where, positions in sides:
+            _check_places(path, arrays, cells, where, positions)
 
 
-def _check_places(path: Path, arrays: dict[str, Any], units: int, tokens: int) -> None:
+def _check_text(path: Path, arrays: dict[str, Any], tokens: int) -> None:
     offsets = arrays["unit_offsets"]
     if offsets[0] != 0 or offsets[-1] != tokens or (np.diff(offsets) < 0).any():
         raise _unfit(path, "unit_offsets", "its units do not follow each other")
     repeated = arrays["repeated_tokens"]
     if len(repeated) and (repeated[0] < 0 or repeated[-1] >= tokens or (np.diff(repeated) <= 0).any()):
         raise _unfit(path, "repeated_tokens", "its places are outside the corpus or out of order")
-    for side in store.SIDES:
-        if f"units{side}" not in arrays:
-            continue
-        for where, positions in zip(arrays[f"units{side}"], arrays[f"positions{side}"], strict=True):  # layer by layer
-            if where.min() < -1 or where.max() >= units:
-                raise _unfit(path, f"units{side}", "it names units that are not there")
-            filled = where >= 0
-            lengths = offsets[where[filled].astype(np.int64) + 1] - offsets[where[filled]]
-            if ((positions[filled] < 0) | (positions[filled] >= lengths)).any():
-                raise _unfit(path, f"positions{side}", "it names positions outside their units")
-            if (filled[..., 1:] & ~filled[..., :-1]).any():
-                raise _unfit(path, f"units{side}", "a slot is filled after one that is not")
+
+
+def _check_places(path: Path, arrays: dict[str, Any], cells: Cells, units: str, positions: str) -> None:
+    """Check where the triggers of one side are; `units` and `positions` name its arrays."""
+    offsets = arrays["unit_offsets"]
+    for where, places in zip(cells.by_layer(arrays[units]), cells.by_layer(arrays[positions]), strict=True):
+        if where.min() < -1 or where.max() >= len(offsets) - 1:
+            raise _unfit(path, units, "it names units that are not there")
+        filled = where >= 0
+        lengths = offsets[where[filled].astype(np.int64) + 1] - offsets[where[filled]]
+        if ((places[filled] < 0) | (places[filled] >= lengths)).any():
+            raise _unfit(path, positions, "it names positions outside their units")
+        if (filled[:, 1:] & ~filled[:, :-1]).any():
+            raise _unfit(path, units, "a slot is filled after one that is not")
 
 
 def _damaged(file: Path, why: str) -> RunDamaged:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import operator
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from ..cells import Cells
 from ..common.output import printable
 from ..errors import RunDamaged, RunError, UsageError
 from . import layout as store
@@ -22,21 +22,12 @@ from .vocabulary import Vocabulary
 
 SAFE_SUM = 2.0**62
 """A sum of coefficients or of their squares below this fits its 64 bits, with half of them to spare for rounding."""
-_ADDRESS = re.compile(r"L([0-9]{1,18})\.([0-9]{1,18})")
-
-
-def parse_address(address: str) -> tuple[int, int]:
-    """`L12.345` → (12, 345)."""
-    if not isinstance(address, str) or not (match := _ADDRESS.fullmatch(address.strip())):
-        raise UsageError(
-            f"'{str(address)[:60]}' is no cell address. A cell is written L12.345: layer 12, cell 345, both from 0."
-        )
-    return int(match[1]), int(match[2])
+Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Stats:
-    """Statistics of coefficients over the distinct prefixes of the corpus; arrays [layers, cells], or one cell's numbers."""
+    """Statistics of coefficients over the distinct prefixes of the corpus; arrays [cells], or one cell's numbers."""
 
     n: Any
     """distinct prefixes"""
@@ -54,6 +45,10 @@ class Stats:
 
     def __getitem__(self, name: str) -> Any:
         return getattr(self, name)
+
+    def part(self, which: slice | npt.NDArray[Any]) -> Stats:
+        """The statistics of some cells, as views of these if `which` is a slice."""
+        return Stats(**{name: getattr(self, name)[which] for name in ("n", "active", "mean", "std", "max", "min")})
 
 
 def moments(
@@ -74,6 +69,18 @@ def moments(
     mean = np.where(n * largest < SAFE_SUM, np.clip(total / n, low, high), np.nan)
     variance = np.where(n * largest**2 < SAFE_SUM, np.maximum(squares / n - mean**2, 0), np.nan)
     return mean, np.clip(np.sqrt(variance), (high - low) / np.sqrt(2 * n), (high - low) / 2)
+
+
+class Side(NamedTuple):
+    """The triggers of all cells with positive coefficients, or of all with negative ones; arrays [cells, top]."""
+
+    coefficients: npt.NDArray[np.float32]
+    units: npt.NDArray[np.int32]
+    positions: npt.NDArray[np.int32]
+
+    def part(self, which: slice | npt.NDArray[Any]) -> Side:
+        """The triggers of some cells, as views of these if `which` is a slice."""
+        return Side(self.coefficients[which], self.units[which], self.positions[which])
 
 
 @dataclass(frozen=True)
@@ -105,10 +112,16 @@ class Cell:
     run: Run
     layer: int
     index: int
+    """its number in the layer; cells of experts are counted through the layer"""
+
+    @property
+    def place(self) -> int:
+        """Where it is on the axis of cells, which is the first axis of the run's arrays."""
+        return self.run.cells.place(self.layer, self.index)
 
     @property
     def address(self) -> str:
-        return f"L{self.layer}.{self.index}"
+        return self.run.cells.address(self.place)
 
     @property
     def triggers(self) -> list[Trigger]:
@@ -122,8 +135,7 @@ class Cell:
 
     @property
     def stats(self) -> Stats:
-        stats = self.run.stats
-        at = (self.layer, self.index)
+        stats, at = self.run.stats, self.place
         return Stats(
             n=int(stats.n[at]),
             active=int(stats.active[at]),
@@ -155,13 +167,51 @@ class Cell:
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer: its cells by their index, from 0."""
+    """A layer: its cells by their index, from 0. Its arrays are views of those of the run."""
 
     run: Run
     index: int
 
+    @property
+    def name(self) -> str:
+        return self.run.cells.layers[self.index].name
+
+    @property
+    def span(self) -> slice:
+        """The places of its cells: `array[layer.span]` is the layer's part of an array of the run."""
+        return self.run.cells.span(self.index)
+
+    @property
+    def coefficients(self) -> npt.NDArray[np.float32]:
+        """[cells, top]"""
+        return self.run.coefficients[self.span]
+
+    @property
+    def units(self) -> npt.NDArray[np.int32]:
+        return self.run.units[self.span]
+
+    @property
+    def positions(self) -> npt.NDArray[np.int32]:
+        return self.run.positions[self.span]
+
+    @property
+    def coefficients_negative(self) -> npt.NDArray[np.float32]:
+        return self.run.coefficients_negative[self.span]
+
+    @property
+    def units_negative(self) -> npt.NDArray[np.int32]:
+        return self.run.units_negative[self.span]
+
+    @property
+    def positions_negative(self) -> npt.NDArray[np.int32]:
+        return self.run.positions_negative[self.span]
+
+    @property
+    def stats(self) -> Stats:
+        return self.run.stats.part(self.span)
+
     def __len__(self) -> int:
-        return self.run.cells
+        return self.run.cells.size(self.index)
 
     def __getitem__(self, cell: int) -> Cell:
         return self.run.cell(self.index, cell)
@@ -176,7 +226,7 @@ class Layer:
         return layer_chart(self)
 
     def __repr__(self) -> str:
-        return printable(f"<keyhole.Layer {self.index} of {self.run.path}: {self.run.cells} cells>")
+        return printable(f"<keyhole.Layer {self.index} of {self.run.path}: {len(self)} cells>")
 
     def _repr_html_(self) -> str:
         from ..views.notebook import layer
@@ -192,70 +242,81 @@ class Run:
         self.manifest = manifest.open_run(self.path)
         self._arrays: dict[str, npt.NDArray[Any]] = {}
         model = self.manifest["model"]
-        self.layers, self.cells, self.signed = int(model["layers"]), int(model["cells"]), bool(model["signed"])
+        self.cells = Cells.from_json(model["cells"])
+        """the axis of cells: the first axis of the arrays below"""
+        self.layers, self.signed = len(self.cells.layers), bool(model["signed"])
         self.top, self.context = int(self.manifest["config"]["top"]), int(self.manifest["config"]["context"])
 
-    def _array(self, name: str) -> npt.NDArray[Any]:
+    def array(self, name: str) -> npt.NDArray[Any]:
         """An array of the scan, mapped when it is first asked for. A run that replaced this one meanwhile is not mixed with it."""
         if name not in self._arrays:
             array = store.load_array(self.path, name)
-            if manifest.read(self.path)["checksum"] != self.manifest["checksum"]:
+            if manifest.read_manifest(self.path)["checksum"] != self.manifest["checksum"]:
                 raise RunError(f"Another run is at {self.path} now. Open it again.")
             self._arrays[name] = array
         return self._arrays[name]
 
-    # What was found, as arrays [layers, cells, top]
+    # What was found, as arrays [cells, top]
 
     @cached_property
     def coefficients(self) -> npt.NDArray[np.float32]:
         """Largest coefficients of every cell, strongest first; NaN where unfilled."""
-        return self._array("coefficients")
+        return self.array("coefficients")
 
     @cached_property
     def units(self) -> npt.NDArray[np.int32]:
         """The units they stand in; −1 where unfilled."""
-        return self._array("units")
+        return self.array("units")
 
     @cached_property
     def positions(self) -> npt.NDArray[np.int32]:
         """The positions of their prefixes' last tokens; −1 where unfilled."""
-        return self._array("positions")
+        return self.array("positions")
 
     @cached_property
     def coefficients_negative(self) -> npt.NDArray[np.float32]:
         """The other side: most negative coefficients first. All unfilled where the activation forbids them."""
-        return self._array("coefficients_negative") if self.signed else self._empty(np.nan, np.float32)
+        return self.array("coefficients_negative") if self.signed else self._empty(np.nan, np.float32)
 
     @cached_property
     def units_negative(self) -> npt.NDArray[np.int32]:
-        return self._array("units_negative") if self.signed else self._empty(-1, np.int32)
+        return self.array("units_negative") if self.signed else self._empty(-1, np.int32)
 
     @cached_property
     def positions_negative(self) -> npt.NDArray[np.int32]:
-        return self._array("positions_negative") if self.signed else self._empty(-1, np.int32)
+        return self.array("positions_negative") if self.signed else self._empty(-1, np.int32)
 
     def _empty(self, value: float, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        return np.broadcast_to(np.array(value, dtype), (self.layers, self.cells, self.top))
+        return np.broadcast_to(np.array(value, dtype), (len(self.cells), self.top))
+
+    def side(self, negative: bool = False) -> Side:
+        """The triggers of one side. The negative one is unfilled if the activation forbids negative coefficients."""
+        return Side(*(getattr(self, name) for name in store.side_names(negative)))
+
+    @property
+    def sides(self) -> dict[bool, Side]:
+        """The sides the run has, by whether they are the negative one."""
+        return {negative: self.side(negative) for negative in store.sides(self.signed)}
 
     @cached_property
     def stats(self) -> Stats:
         """Per cell: n, active (m > 0), mean, std, max, min."""
         n = int(self.manifest["corpus"]["scanned_prefixes"])
-        sums, extremes = self._array("sums"), np.asarray(self._array("extremes"))
+        sums, extremes = self.array("sums"), np.asarray(self.array("extremes"))
         mean, std = moments(sums, extremes, n)
         return Stats(
-            n=np.full((self.layers, self.cells), n),
-            active=np.asarray(self._array("active")),
+            n=np.full(len(self.cells), n),
+            active=np.asarray(self.array("active")),
             mean=mean,
             std=std,
-            max=extremes[:, :, 0],
-            min=extremes[:, :, 1],
+            max=extremes[:, 0],
+            min=extremes[:, 1],
         )
 
     @property
     def dead(self) -> list[str]:
         """Addresses of the cells whose keys never fired."""
-        return [f"L{layer}.{cell}" for layer, cell in np.argwhere(self.stats.active == 0)]
+        return [self.cells.address(int(place)) for place in np.flatnonzero(self.stats.active == 0)]
 
     # Cells
 
@@ -266,28 +327,20 @@ class Run:
             raise UsageError(
                 f"A cell is named by two whole numbers, layer and cell, not {layer!r:.40}, {index!r:.40}."
             ) from None
-        if not (0 <= layer < self.layers and 0 <= index < self.cells):
-            raise UsageError(
-                f"There is no cell L{layer}.{index}: the model has layers 0 to {self.layers - 1} "
-                f"of cells 0 to {self.cells - 1}."
-            )
+        self.cells.place(layer, index)
         return Cell(self, layer, index)
 
     def __getitem__(self, address: str) -> Cell:
-        return self.cell(*parse_address(address))
+        """The cell at an address: `run["L12.345"]`, or without the letter."""
+        return Cell(self, *self.cells.split(self.cells.find(address)))
 
-    def layer(self, index: int) -> Layer:
-        try:
-            index = operator.index(index)
-        except TypeError:
-            raise UsageError(f"A layer is named by a whole number, not {index!r:.40}.") from None
-        if not 0 <= index < self.layers:
-            raise UsageError(f"There is no layer {index}: the model has layers 0 to {self.layers - 1}.")
-        return Layer(self, index)
+    def layer(self, index: int | str) -> Layer:
+        """A layer, by its number or by its name: `run.layer(12)`, `run.layer("L12")`."""
+        return Layer(self, self.cells.find_layer(index))
 
     def triggers(self, layer: int, index: int, *, negative: bool = False) -> list[Trigger]:
-        side = "_negative" if negative else ""
-        coefficients, units, positions = (getattr(self, name + side)[layer, index] for name in store.TRIGGERS)
+        place = self.cells.place(layer, index)
+        coefficients, units, positions = (array[place] for array in self.side(negative))
         filled = int(np.count_nonzero(units >= 0))
         self.check_places(units[:filled], positions[:filled])
         return [self._trigger(float(coefficients[i]), int(units[i]), int(positions[i])) for i in range(filled)]
@@ -319,7 +372,7 @@ class Run:
 
     @cached_property
     def _corpus(self) -> dict[str, npt.NDArray[Any]]:
-        return {name: self._array(name) for name in store.CORPUS}
+        return {name: self.array(name) for name in store.CORPUS}
 
     def unit_tokens(self, unit: int) -> npt.NDArray[Any]:
         """The token ids of a unit of the corpus."""
@@ -343,7 +396,7 @@ class Run:
     @property
     def room(self) -> int:
         """How many of a unit's own tokens one window holds."""
-        return self.context - int(self.manifest["config"]["starts"])
+        return self.context - int(self.manifest["config"]["n_special"])
 
     def window_start(self, position: int) -> int:
         """Where the window of a position starts: 0, unless the unit is longer than the context."""
@@ -359,6 +412,25 @@ class Run:
         ends = offsets[units.astype(np.int64) + 1] - offsets[units]
         if ((positions < 0) | (positions >= ends)).any():
             raise RunDamaged(f"{self.path} is damaged: a trigger is outside its unit. Check it: keyhole verify")
+
+    def next_tokens(self, units: npt.NDArray[Any], positions: npt.NDArray[Any]) -> Ints:
+        """The token that follows each trigger in the corpus; −1 where there is no trigger (unit −1) or nothing follows it."""
+        return self._tokens_at(units, positions, 1)
+
+    def last_tokens(self, units: npt.NDArray[Any], positions: npt.NDArray[Any]) -> Ints:
+        """The last token of each trigger; −1 where there is no trigger."""
+        return self._tokens_at(units, positions, 0)
+
+    def _tokens_at(self, units: npt.NDArray[Any], positions: npt.NDArray[Any], after: int) -> Ints:
+        units, positions, offsets = np.asarray(units), np.asarray(positions), self.unit_offsets
+        filled = units >= 0
+        self.check_places(units[filled], positions[filled])
+        begin = np.maximum(units, 0).astype(np.int64)
+        place = offsets[begin] + positions + after
+        known = filled & (place < offsets[begin + 1])
+        found = np.full(units.shape, -1, np.int64)
+        found[known] = self.tokens[place[known]]
+        return found
 
     def counts(self, units: npt.NDArray[Any], positions: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """How often each of these prefixes occurs in the corpus."""
@@ -384,4 +456,4 @@ class Run:
 
     def __repr__(self) -> str:
         source = self.manifest["model"]["source"]
-        return printable(f"<keyhole.Run {self.path}: {source}, {self.layers} layers × {self.cells} cells>")
+        return printable(f"<keyhole.Run {self.path}: {source}, {self.cells.summary}>")

@@ -43,47 +43,47 @@ class Shading:
         self.run, self.settings = run, settings
         arrays = [store.load_array(run.path, name) for name in store.SHADING]
         self._shades, self._offsets, self._histograms = arrays
-        cells = run.layers * run.cells
         if (
             [array.dtype.kind for array in arrays] != ["i", "i", "u"]
             or [array.ndim for array in arrays[:2]] != [1, 1]
-            or len(self._offsets) != cells + 1
-            or self._histograms.shape != (run.layers, run.cells, BINS)
+            or len(self._offsets) != len(run.cells) + 1
+            or self._histograms.shape != (len(run.cells), BINS)
             or not isinstance(settings.get("prefixes"), int)
         ):
             raise RunDamaged(
                 f"{run.path} is damaged: its shading does not fit the run. Analyze it again: keyhole analyze {run.path}"
             )
-        self._last: tuple[tuple[int, int], list[int]] = ((-1, -1), [])
+        self._last: tuple[int, list[int]] = (-1, [])
 
     def row(self, layer: int, cell: int, slot: int, negative: bool = False) -> npt.NDArray[np.int8]:
         """A trigger's shades, one for each token from `shown`. Those behind its window's end are 0."""
-        bounds = self._bounds(layer, cell)
+        bounds = self._bounds(self.run.cells.place(layer, cell))
         at = slot + negative * self.run.top
         return np.asarray(self._shades[bounds[at] : bounds[at + 1]])
 
-    def _bounds(self, layer: int, cell: int) -> list[int]:
+    def _bounds(self, place: int) -> list[int]:
         """Where each trigger's shades begin, the negative side behind the other."""
         key, bounds = self._last
-        if key != (layer, cell):
-            run, at = self.run, (layer, cell)
-            units = np.concatenate([run.units[at], run.units_negative[at]]).astype(np.int64)
-            positions = np.concatenate([run.positions[at], run.positions_negative[at]]).astype(np.int64)
+        if key != place:
+            run, sides = self.run, self.run.sides.values()
+            units = np.concatenate([side.units[place] for side in sides]).astype(np.int64)
+            positions = np.concatenate([side.positions[place] for side in sides]).astype(np.int64)
             offsets = run.unit_offsets
             begin, end = spans(offsets[np.maximum(units, 0) + 1] - offsets[np.maximum(units, 0)], positions, run.room)
             sizes = np.where(units >= 0, end - begin, 0)
-            first = int(self._offsets[layer * run.cells + cell])
+            first = int(self._offsets[place])
             bounds = [first, *(first + np.cumsum(sizes)).tolist()]
-            self._last = ((layer, cell), bounds)
+            self._last = (place, bounds)
         return bounds
 
     def histogram(self, layer: int, cell: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.uint32], int] | None:
         """Edges [33] from the cell's least coefficient to its largest, counts [32] over a random sample of the corpus's
         prefixes, and their number; None where the coefficient is always the same."""
-        low, high = (float(self.run.stats[name][layer, cell]) for name in ("min", "max"))
+        place = self.run.cells.place(layer, cell)
+        low, high = (float(self.run.stats[name][place]) for name in ("min", "max"))
         if not low < high:
             return None
-        counts = np.asarray(self._histograms[layer, cell])
+        counts = np.asarray(self._histograms[place])
         return np.linspace(low, high, BINS + 1), counts, int(self.settings["prefixes"])
 
 

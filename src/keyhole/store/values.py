@@ -21,6 +21,7 @@ ARRAYS = (
 )
 KEPT = 30
 """Tokens stored at each end of a value."""
+Counts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -38,28 +39,22 @@ class Speaker:
 
     layer: int
     cell: int
+    address: str
     logit: float
     rank: int
     """1: the token is the value's first (for a demoted one, its last)"""
-
-    @property
-    def address(self) -> str:
-        return f"L{self.layer}.{self.cell}"
 
 
 @dataclass(frozen=True)
 class Similar:
     layer: int
     cell: int
+    address: str
     cosine: float
-
-    @property
-    def address(self) -> str:
-        return f"L{self.layer}.{self.cell}"
 
 
 class Values:
-    """The values of a run through one lens. Arrays are [layers, cells, …]."""
+    """The values of a run through one lens. Arrays are [cells, …]."""
 
     def __init__(self, run: Run, lens: str) -> None:
         if lens not in LENSES:
@@ -80,7 +75,7 @@ class Values:
 
     def _check(self) -> None:
         """Refuse arrays that do not fit the run: they may come from anyone."""
-        cells, kept = (self.run.layers, self.run.cells), self._arrays["top_tokens"].shape[-1:]
+        cells, kept = (len(self.run.cells),), self._arrays["top_tokens"].shape[-1:]
         for name, array in self._arrays.items():
             index = name.startswith("index_")
             whole_numbers = index or name.endswith("_tokens") or name == "ranks"
@@ -93,7 +88,7 @@ class Values:
 
     @cached_property
     def top_tokens(self) -> npt.NDArray[np.int32]:
-        """[layers, cells, 30] largest logit first."""
+        """[cells, 30] largest logit first."""
         return self._array("top_tokens")
 
     @cached_property
@@ -102,7 +97,7 @@ class Values:
 
     @cached_property
     def bottom_tokens(self) -> npt.NDArray[np.int32]:
-        """[layers, cells, 30] smallest logit first."""
+        """[cells, 30] smallest logit first."""
         return self._array("bottom_tokens")
 
     @cached_property
@@ -120,7 +115,7 @@ class Values:
 
     @cached_property
     def ranks(self) -> npt.NDArray[np.int32]:
-        """[layers, cells] the rank of the next token of the cell's top-1 trigger, 1 the top; 0 where there is none."""
+        """[cells] the rank of the next token of the cell's top-1 trigger, 1 the top; 0 where there is none."""
         return self._array("ranks")
 
     @cached_property
@@ -138,8 +133,20 @@ class Values:
     def _said(
         self, tokens: npt.NDArray[Any], logits: npt.NDArray[Any], layer: int, cell: int, limit: int
     ) -> list[Said]:
-        pairs = zip(tokens[layer, cell, :limit], logits[layer, cell, :limit], strict=True)
+        place = self.run.cells.place(layer, cell)
+        pairs = zip(tokens[place, :limit], logits[place, :limit], strict=True)
         return [Said(int(token), self.run.vocabulary.piece(int(token)), float(logit)) for token, logit in pairs]
+
+    # What a value says against what its triggers were followed by
+
+    def hits(self, which: slice | int, *, negative: bool = False) -> tuple[Counts, Counts]:
+        """Of the cells at `which`: how many triggers are followed by the value's first token, and how many by any token.
+
+        A negative coefficient writes −value, whose first token is the value's last.
+        """
+        run, tokens = self.run, self.bottom_tokens if negative else self.top_tokens
+        _, units, positions = run.side(negative)
+        return count_hits(tokens[which, ..., :1], run.next_tokens(units[which], positions[which]))
 
     # One token
 
@@ -151,29 +158,52 @@ class Values:
         """The cells with the token among their last 30, smallest logit first."""
         return self._speakers("bottom", token, limit)
 
-    def places(self, side: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
-        """The index by token of one side, 'top' or 'bottom': offsets, the places from one offset to the next (flat indices
-        into [layers, cells, 30], strongest first), and the logits found there."""
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens the values speak of."""
+        return len(self._array("index_top_offsets")) - 1
+
+    def said_by(
+        self, side: str, token: int, limit: int | None = None
+    ) -> tuple[Counts, Counts, npt.NDArray[np.float32]]:
+        """Who has a token at one end of its value, 'top' or 'bottom', strongest first: the places of the cells, the token's rank
+        there (1 is the first), and its logit."""
         logits = self.top_logits if side == "top" else self.bottom_logits
-        return self._array(f"index_{side}_offsets"), self._array(f"index_{side}_places"), logits
-
-    def inside(self, places: npt.NDArray[Any], logits: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Places of an index by token, refused if one of them is outside the arrays."""
-        if len(places) and (places.min() < 0 or places.max() >= logits.size):
-            raise unfit(self.run, f"values_{self.lens}_index", "it names places that are not there")
-        return places
-
-    def _speakers(self, side: str, token: int, limit: int | None) -> list[Speaker]:
-        offsets, places, logits = self.places(side)
+        offsets, entries = self._array(f"index_{side}_offsets"), self._array(f"index_{side}_places")
         if not 0 <= token < len(offsets) - 1:
             raise UsageError(f"There is no token {token}: the vocabulary has {len(offsets) - 1:,}.")
         begin, end = int(offsets[token]), int(offsets[token + 1])
-        found, kept = [], logits.shape[-1]
-        for place in self.inside(places[begin : end if limit is None else min(end, begin + limit)], logits):
-            which, slot = divmod(int(place), kept)
-            layer, cell = divmod(which, self.run.cells)
-            found.append(Speaker(layer, cell, float(logits[layer, cell, slot]), slot + 1))
-        return found
+        found = np.asarray(entries[begin : end if limit is None else min(end, begin + limit)], np.int64)
+        if len(found) and (found.min() < 0 or found.max() >= logits.size):  # they index the flattened logits
+            raise unfit(self.run, f"values_{self.lens}_index", "it names places that are not there")
+        places, slots = np.divmod(found, logits.shape[1])
+        return places, slots + 1, logits[places, slots]
+
+    def _speakers(self, side: str, token: int, limit: int | None) -> list[Speaker]:
+        columns = (column.tolist() for column in self.said_by(side, token, limit))
+        return [
+            Speaker(*_named(self.run, place), logit=logit, rank=rank)
+            for place, rank, logit in zip(*columns, strict=True)
+        ]
+
+
+def _named(run: Run, place: int) -> tuple[int, int, str]:
+    """The layer of a place, its number there, and its address."""
+    return (*run.cells.split(place), run.cells.address(place))
+
+
+def count_hits(said: npt.NDArray[Any], follows: npt.NDArray[Any]) -> tuple[Counts, Counts]:
+    """Per row of `follows` [..., n], the tokens that follow triggers: how many are the row's `said` token [..., 1], and how
+    many there are; −1 is none."""
+    known = follows >= 0
+    return ((follows == said) & known).sum(-1), known.sum(-1)
+
+
+def shares(hits: Counts, known: Counts) -> npt.NDArray[np.float64]:
+    """Hits per known one; NaN where none is known."""
+    with np.errstate(invalid="ignore"):
+        found: npt.NDArray[np.float64] = hits / np.where(known, known, np.nan)
+    return found
 
 
 def unfit(run: Run, name: str, why: str) -> RunDamaged:
@@ -183,7 +213,7 @@ def unfit(run: Run, name: str, why: str) -> RunDamaged:
 
 
 def index(tokens: npt.NDArray[Any], strength: npt.NDArray[Any], vocabulary: int) -> tuple[Any, Any]:
-    """Tokens [layers, cells, kept] turned around: for each token the places it stands at, strongest first."""
+    """Tokens [cells, kept] turned around: for each token the places it stands at, strongest first."""
     flat, order = tokens.ravel(), np.lexsort((-strength.ravel(), tokens.ravel()))
     offsets = np.zeros(vocabulary + 1, np.int64)
     np.cumsum(np.bincount(flat, minlength=vocabulary), out=offsets[1:])
@@ -200,7 +230,7 @@ def similar_arrays(run: Run) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None
     if not store.has_similar(run.path):
         return None
     places, cosines = (store.load_array(run.path, name) for name in store.SIMILAR)
-    if places.ndim != 3 or places.shape[:2] != (run.layers, run.cells) or places.shape != cosines.shape:
+    if places.ndim != 2 or len(places) != len(run.cells) or places.shape != cosines.shape:
         raise unfit(run, store.SIMILAR[0], f"its shape is {places.shape}")
     return places, cosines
 
@@ -208,13 +238,15 @@ def similar_arrays(run: Run) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None
 def similar(run: Run, layer: int, cell: int) -> list[Similar]:
     """The cells whose values point most nearly the same way, by cosine; none if they were not looked for."""
     arrays = similar_arrays(run)
-    if arrays is None:
-        return []
-    places, cosines = (array[layer, cell].tolist() for array in arrays)
-    return [
-        Similar(*divmod(int(place), run.cells), cosine=float(cosine))
-        for place, cosine in zip(places, cosines, strict=True)
-    ]
+    return [] if arrays is None else similar_at(run, arrays, run.cells.place(layer, cell))
+
+
+def similar_at(run: Run, arrays: tuple[npt.NDArray[Any], npt.NDArray[Any]], place: int) -> list[Similar]:
+    """`similar` of the cell at a place, from `similar_arrays`."""
+    places, cosines = (array[place].tolist() for array in arrays)
+    if not all(0 <= other < len(run.cells) for other in places):
+        raise unfit(run, store.SIMILAR[0], "it names cells that are not there")
+    return [Similar(*_named(run, place), cosine=float(cosine)) for place, cosine in zip(places, cosines, strict=True)]
 
 
 def token_id(run: Run, text: str) -> int:

@@ -15,6 +15,7 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
+from ..cells import plain_address
 from ..common import output
 from ..errors import RunError
 from ..store import shading, values
@@ -117,8 +118,8 @@ def _value(cell: Cell, lens: str) -> dict[str, Any]:
     said, at = values.Values(cell.run, lens), (cell.layer, cell.index)
     return {
         "lens": lens,
-        "norm": number(said.norms[at], ".3g"),
-        "max_prob": number(said.max_prob[at], ".2%"),
+        "norm": number(said.norms[cell.place], ".3g"),
+        "max_prob": number(said.max_prob[cell.place], ".2%"),
         "sides": [
             ("promotes", _bars(said.promoted(*at, TOKENS))),
             ("demotes", _bars(said.demoted(*at, TOKENS))),
@@ -182,29 +183,28 @@ def _finish(run: Run, chart: Any, title: str) -> Chart:
 
 def layer(layer: Layer) -> str:
     """The cells with the largest coefficients, and what they say."""
-    run, place = layer.run, layer.index
-    stats = run.stats
-    strongest = np.argsort(-stats.max[place], kind="stable")[:CELLS].tolist()
+    run, stats = layer.run, layer.stats
+    strongest = np.argsort(-stats.max, kind="stable")[:CELLS].tolist()
     said = next((values.Values(run, lens) for lens in values.available(run)), None)
     rows = []
     for index in strongest:
-        before, last = next((_tail(trigger) for trigger in run.triggers(place, index)[:1]), ("", None))
+        before, last = next((_tail(trigger) for trigger in layer[index].triggers[:1]), ("", None))
         row = {
-            "address": run.cell(place, index).address,
-            "active": number(stats.active_fraction[place, index], ".2%"),
-            "max": number(stats.max[place, index], ".3g"),
+            "address": layer[index].address,
+            "active": number(stats.active_fraction[index], ".2%"),
+            "max": number(stats.max[index], ".3g"),
             "before": before,
             "last": last,
-            "promotes": [token.piece for token in said.promoted(place, index, 3)] if said else [],
+            "promotes": [token.piece for token in said.promoted(layer.index, index, 3)] if said else [],
         }
         rows.append(row)
     view = {
-        "layer": place,
+        "layer": layer.index,
         "layers": run.layers,
         "model": name(run),
-        "active": number(stats.active_fraction[place].mean(), ".1%"),
-        "dead": f"{np.count_nonzero(stats.active[place] == 0):,}",
-        "cells": f"{run.cells:,}",
+        "active": number(stats.active_fraction.mean(), ".1%"),
+        "dead": f"{np.count_nonzero(stats.active == 0):,}",
+        "cells": f"{len(layer):,}",
         "said": said is not None,
         "rows": rows,
     }
@@ -222,10 +222,9 @@ def layer_chart(layer: Layer) -> Chart:
     import altair as alt
 
     run, number = layer.run, layer.index
-    fractions, largest = run.stats.active_fraction[number], run.stats.max[number]
     rows = [
-        {"cell": f"L{number}.{index}", "active": output.plain(fraction), "largest": output.plain(most)}
-        for index, (fraction, most) in enumerate(zip(fractions, largest, strict=True))
+        {"cell": cell.address, "active": output.plain(fraction), "largest": output.plain(most)}
+        for cell, fraction, most in zip(layer, layer.stats.active_fraction, layer.stats.max, strict=True)
     ]
     dots = (
         alt.Chart(alt.InlineData(values=rows))
@@ -236,7 +235,7 @@ def layer_chart(layer: Layer) -> Chart:
             tooltip=["cell:N", alt.Tooltip("active:Q", format=".2%"), alt.Tooltip("largest:Q", format=".3~g")],
         )
     )
-    return _finish(run, dots, f"layer {number}, {run.cells:,} cells")
+    return _finish(run, dots, f"layer {number}, {len(layer):,} cells")
 
 
 # A prompt
@@ -259,6 +258,6 @@ def prompt(view: dict[str, Any]) -> str:
 
 def _contributions(layer: dict[str, Any], order: str, measure: str) -> list[tuple[str, str]]:
     return [
-        (f"L{layer['layer']}.{one['cell']}", "–" if one[measure] is None else f"{one[measure]:.2f}")
+        (plain_address(layer["layer"], one["cell"]), "–" if one[measure] is None else f"{one[measure]:.2f}")
         for one in layer[order][:CONTRIBUTIONS]
     ]

@@ -58,14 +58,14 @@ def value(cell: Cell, *, limit: int = 10) -> list[RenderableType]:
     """What a cell's value says, through each lens it was read through; nothing where `analyze` has not been."""
     run = cell.run
     parts: list[RenderableType] = []
-    at = (cell.layer, cell.index)
+    at, place = (cell.layer, cell.index), cell.place
     for lens in values.available(run):
         said = values.Values(run, lens)
         head = Text.assemble(
             (f"value, lens {lens}", "bold"),
             (
-                f"   norm {number(said.norms[at], '.3g')}   max p {number(said.max_prob[at], '.2%')}"
-                f"   entropy {number(said.entropy[at], '.2f')} nats",
+                f"   norm {number(said.norms[place], '.3g')}   max p {number(said.max_prob[place], '.2%')}"
+                f"   entropy {number(said.entropy[place], '.2f')} nats",
                 "dim",
             ),
         )
@@ -91,16 +91,15 @@ def _said(tokens: list[values.Said]) -> Text:
 def _agreement(cell: Cell, said: values.Values) -> str:
     """How often what the value says is what followed the triggers, side by side with the sign it is read with."""
     sides = []
-    for name, triggers, tokens in (
-        ("triggers", cell.triggers, said.top_tokens),
-        ("triggers of the negative side", cell.triggers_negative, said.bottom_tokens),
+    for name, negative, tokens in (
+        ("triggers", False, said.top_tokens),
+        ("triggers of the negative side", True, said.bottom_tokens),
     ):
-        known = [trigger.next_id for trigger in triggers if trigger.next_id is not None]
+        hits, known = said.hits(cell.place, negative=negative)
         if known:
-            token = int(tokens[cell.layer, cell.index, 0])
-            piece = quoted(cell.run.vocabulary.piece(token))
-            sides.append(f"{piece} follows {known.count(token)} of {len(known)} {name}")
-    rank = int(said.ranks[cell.layer, cell.index])
+            piece = quoted(cell.run.vocabulary.piece(int(tokens[cell.place, 0])))
+            sides.append(f"{piece} follows {hits} of {known} {name}")
+    rank = int(said.ranks[cell.place])
     return ", ".join(sides + ([f"the top trigger's next token has rank {rank:,}"] if rank else [])) or "no trigger"
 
 
@@ -125,7 +124,7 @@ def token(said: values.Values, token: int, limit: int) -> RenderableType:
                 speaker.address,
                 number(speaker.logit, ".3f"),
                 str(speaker.rank),
-                number(said.max_prob[at], ".2%"),
+                number(said.max_prob[said.run.cells.place(*at)], ".2%"),
                 Text(" ".join(quoted(other.piece) for other in others)),
             )
         parts += [table, Text()] if speakers else [Text(f"no value has {piece} among the tokens it {verb}s most\n")]
@@ -236,7 +235,7 @@ def info(run: Run) -> RenderableType:
     short = " (ended by --max-tokens)" if corpus["truncated"] else ""
     facts.add_row("run", f"{printable(str(run.path))}{shard}")
     facts.add_row("model", f"{printable(name(run))}{revision}")
-    facts.add_row("", f"{family}, {run.layers} layers × {run.cells:,} cells = {run.layers * run.cells:,}; {sides}")
+    facts.add_row("", f"{family}, {run.cells.summary} = {len(run.cells):,}; {sides}")
     facts.add_row("corpus", ", ".join(printable(str(source)) for source in corpus["sources"]) + short)
     facts.add_row("", f"{corpus['documents']:,} documents, {corpus['units']:,} {unit}s{longer}{empty}{held}")
     facts.add_row("", f"{corpus['tokens']:,} tokens, {corpus['distinct_prefixes']:,} distinct prefixes")
@@ -248,13 +247,13 @@ def info(run: Run) -> RenderableType:
     layers = Table(box=None, padding=(0, 1), title="layers", title_justify="left", title_style="bold")
     for title in ("layer", "dead", "fires on", "largest m"):
         layers.add_column(title, justify="right")
-    stats = run.stats
     for layer in range(run.layers):
+        stats = run.layer(layer).stats
         layers.add_row(
             str(layer),
-            f"{np.count_nonzero(stats.active[layer] == 0):,}",
-            number(stats.active_fraction[layer].mean(), ".1%"),
-            number(stats.max[layer].max(), ".3g"),
+            f"{np.count_nonzero(stats.active == 0):,}",
+            number(stats.active_fraction.mean(), ".1%"),
+            number(stats.max.max(), ".3g"),
         )
     dead = run.dead
     named = Text("dead cells: " + (", ".join(dead[:12]) + (" …" if len(dead) > 12 else "") if dead else "none"))

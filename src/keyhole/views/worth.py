@@ -16,10 +16,11 @@ def worth_showing(run: Run, count: int = 3) -> list[str]:
     for band in np.array_split(np.arange(run.layers), count):
         best, address = -1.0, ""
         for layer in band:
-            mean = run.coefficients[layer].mean(-1, dtype=np.float64)
-            strength = np.nan_to_num(mean / np.maximum(run.stats.std[layer], 1e-9))
+            here = run.layer(layer)
+            mean = here.coefficients.mean(-1, dtype=np.float64)
+            strength = np.nan_to_num(mean / np.maximum(here.stats.std, 1e-9))
             for cell in np.argsort(-strength)[:20]:
-                triggers = run.triggers(int(layer), int(cell))
+                triggers = here[cell].triggers
                 if len(triggers) < 3:
                     continue
                 follows = [t.next_token for t in triggers if t.next_token]
@@ -27,7 +28,7 @@ def worth_showing(run: Run, count: int = 3) -> list[str]:
                 lasts = len({t.tokens[-1].strip().lower() for t in triggers})
                 score = (shared + min(lasts, 5)) / len(triggers) + float(strength[cell]) / 250
                 if score > best:
-                    best, address = score, f"L{layer}.{cell}"
+                    best, address = score, here[cell].address
         if address:
             chosen.append(address)
     return chosen

@@ -17,11 +17,9 @@ import numpy.typing as npt
 from .. import __version__
 from ..analyses import paper
 from ..analyses.measured import Measured
-from ..cells import Cells
 from ..store import annotations as people
-from ..store import layout as store
 from ..store import shading, values
-from ..store.run import Run
+from ..store.run import Cell, Layer, Run
 from ..views import figures
 from ..views import text as show
 from ..views.worth import worth_showing
@@ -46,7 +44,7 @@ class Explorer:
     """One run, with everything that its answers share opened once."""
 
     def __init__(self, run: Run, *, live: bool = False) -> None:
-        self.run, self.live, self.axis = run, live, _axis(run)
+        self.run, self.live, self.axis = run, live, run.cells
         self.search = Search(run)
         self.values = [values.Values(run, lens) for lens in values.available(run)]
         self._once = Once()
@@ -86,7 +84,7 @@ class Explorer:
             name not in schema.DATA
             or len(numbers) != len(bounds)
             or any(number >= bound for number, bound in zip(numbers, bounds, strict=True))
-            or (name == "cells" and numbers[1] >= self.axis.size(numbers[0]))
+            or (name == "cells" and not self.axis.has(*numbers))
         ):
             raise NotThere(path)
         makers: dict[str, Callable[..., schema.Record]] = {
@@ -189,9 +187,8 @@ class Explorer:
         run = self.run
         measures = [measure("activity", "how often the key fires", "key", run.stats.active_fraction)]
         if self.values:
-            shares = np.concatenate([self.agreement(layer) for layer in range(run.layers)])
             title = "how often the value's top token follows the key's triggers"
-            measures.append(measure("agreement", title, "value", shares))
+            measures.append(measure("agreement", title, "value", self._agreement(slice(None))))
             title = "how sure the value is of one token"
             measures.append(measure("max_prob", title, "value", self.values[0].max_prob, log=True))
         return measures
@@ -232,34 +229,39 @@ class Explorer:
     # A layer
 
     def layer(self, layer: int) -> schema.LayerCells:
-        run, stats = self.run, self.run.stats
-        tails, lasts, follows = self._top_triggers(layer)
+        here = self.run.layer(layer)
+        stats = here.stats
+        tails, lasts, follows = self._top_triggers(here)
         columns = schema.Columns(
-            active=shorts(stats.active_fraction[layer]),
-            max=shorts(stats.max[layer]),
-            min=shorts(stats.min[layer]),
+            active=shorts(stats.active_fraction),
+            max=shorts(stats.max),
+            min=shorts(stats.min),
             trigger=tails,
             last=lasts,
             next=follows,
-            dead=(stats.active[layer] == 0).astype(int).tolist(),
+            dead=(stats.active == 0).astype(int).tolist(),
         )
         if self.values:
-            said, piece = self.values[0], run.vocabulary.piece
-            columns.promotes = [[piece(token) for token in row] for row in said.top_tokens[layer, :, :3].tolist()]
-            columns.agreement = shorts(self.agreement(layer))
-            columns.max_prob = shorts(said.max_prob[layer])
-            columns.norm = shorts(said.norms[layer])
+            said, piece = self.values[0], self.run.vocabulary.piece
+            columns.promotes = [[piece(token) for token in row] for row in said.top_tokens[here.span, :3].tolist()]
+            columns.agreement = shorts(self._agreement(here.span))
+            columns.max_prob = shorts(said.max_prob[here.span])
+            columns.norm = shorts(said.norms[here.span])
         return schema.LayerCells(layer, columns)
 
-    def _top_triggers(self, layer: int) -> tuple[list[str | None], list[str | None], list[str | None]]:
+    def _agreement(self, which: slice) -> npt.NDArray[np.float64]:
+        """How many of the triggers that have a next token are followed by the value's top token; NaN if none has one."""
+        return values.shares(*self.values[0].hits(which))
+
+    def _top_triggers(self, layer: Layer) -> tuple[list[str | None], list[str | None], list[str | None]]:
         """The strongest trigger of each cell: the end of its text, its last token, the token that follows."""
         run, piece = self.run, self.run.vocabulary.piece
-        first = run.units[layer, :, 0] >= 0
-        run.check_places(run.units[layer, :, 0][first], run.positions[layer, :, 0][first])
+        units, positions = layer.units[:, 0], layer.positions[:, 0]
+        run.check_places(units[units >= 0], positions[units >= 0])
         tails: list[list[int]] = []
         lasts: list[str | None] = []
         follows: list[str | None] = []
-        for unit, position in zip(run.units[layer, :, 0].tolist(), run.positions[layer, :, 0].tolist(), strict=True):
+        for unit, position in zip(units.tolist(), positions.tolist(), strict=True):
             if unit < 0:
                 tails.append([])
                 lasts.append(None)
@@ -272,26 +274,10 @@ class Explorer:
         texts = run.vocabulary.texts(tails)
         return [text[-40:] if ids else None for text, ids in zip(texts, tails, strict=True)], lasts, follows
 
-    def agreement(self, layer: int, *, lens: int = 0) -> npt.NDArray[np.float64]:
-        """[cells] how many of the triggers that have a next token are followed by the value's top token; NaN if none has one."""
-        next_ids = self.next_ids(layer)
-        top = np.asarray(self.values[lens].top_tokens[layer, :, :1])
-        known = (next_ids >= 0).sum(1)
-        hits = ((next_ids == top) & (next_ids >= 0)).sum(1)
-        with np.errstate(invalid="ignore"):
-            share: npt.NDArray[np.float64] = hits / np.where(known, known, np.nan)
-        return share
-
     def next_ids(self, layer: int) -> npt.NDArray[np.int64]:
-        """[cells, top] the token that follows each trigger; −1 if there is none."""
-        units, positions = np.asarray(self.run.units[layer]), np.asarray(self.run.positions[layer])
-        offsets = self.run.unit_offsets
-        self.run.check_places(units[units >= 0], positions[units >= 0])
-        after = offsets[units] + positions + 1
-        there = (units >= 0) & (after < offsets[np.minimum(units + 1, len(offsets) - 1)])
-        found = np.full(units.shape, -1, np.int64)
-        found[there] = self.run.tokens[after[there]]
-        return found
+        """[cells of the layer, top] the token that follows each trigger; −1 if there is none."""
+        here = self.run.layer(layer)
+        return self.run.next_tokens(here.units, here.positions)
 
     # A cell
 
@@ -307,17 +293,16 @@ class Explorer:
                 stats.n, stats.active, short(stats.mean), short(stats.std), short(stats.max), short(stats.min)
             ),
             histogram=self._histogram(layer, index),
-            triggers=self._triggers(layer, index, negative=False),
-            negative=self._triggers(layer, index, negative=True),
-            values=[self._value(said, layer, index) for said in self.values],
-            similar_keys=self.search.similar_keys(layer, index),
-            similar_values=self._similar_values(layer, index),
+            triggers=self._triggers(cell, negative=False),
+            negative=self._triggers(cell, negative=True),
+            values=[self._value(said, cell.place) for said in self.values],
+            similar_keys=[(self.axis.address(place), n) for place, n in self.search.similar_keys(cell.place)],
+            similar_values=self._similar_values(cell.place),
         )
 
-    def _triggers(self, layer: int, index: int, *, negative: bool) -> list[schema.PackedTrigger]:
+    def _triggers(self, cell: Cell, *, negative: bool) -> list[schema.PackedTrigger]:
         run, piece = self.run, self.run.vocabulary.piece
-        side = "_negative" if negative else ""
-        coefficients, units, positions = (getattr(run, name + side)[layer, index] for name in store.TRIGGERS)
+        coefficients, units, positions = (array[cell.place] for array in run.side(negative))
         filled = int(np.count_nonzero(units >= 0))
         units, positions, offsets = units[:filled], positions[:filled], run.unit_offsets
         run.check_places(units, positions)
@@ -327,7 +312,7 @@ class Explorer:
         for slot, (coefficient, unit, position, start, stop, count) in enumerate(zip(*columns, strict=True)):
             begin, end = shading.shown(stop - start, position, run.room)
             tokens = joined([piece(token) for token in run.tokens[start + begin : start + end].tolist()])
-            shade = None if self._shading is None else shades(self._shading.row(layer, index, slot, negative))
+            shade = None if self._shading is None else shades(self._shading.row(cell.layer, cell.index, slot, negative))
             found.append(
                 schema.PackedTrigger(
                     short(coefficient, 4), unit, position, begin, stop - start - end, count, tokens, shade
@@ -335,8 +320,8 @@ class Explorer:
             )
         return found
 
-    def _value(self, said: values.Values, layer: int, index: int) -> schema.Value:
-        at, piece = (layer, index), self.run.vocabulary.piece
+    def _value(self, said: values.Values, at: int) -> schema.Value:
+        piece = self.run.vocabulary.piece
 
         def tokens(which: npt.NDArray[Any], logits: npt.NDArray[Any]) -> list[schema.Said]:
             return [(piece(t), short(x, 4)) for t, x in zip(which[at].tolist(), logits[at].tolist(), strict=True)]
@@ -348,30 +333,21 @@ class Explorer:
             entropy=short(said.entropy[at]),
             promoted=tokens(said.top_tokens, said.top_logits),
             demoted=tokens(said.bottom_tokens, said.bottom_logits),
-            agreement=self._agrees(said.top_tokens, "", layer, index),
-            negative_agreement=self._agrees(said.bottom_tokens, "_negative", layer, index),
+            agreement=self._agrees(said, at),
+            negative_agreement=self._agrees(said, at, negative=True),
             rank=int(said.ranks[at]) or None,
         )
 
-    def _agrees(self, tokens: npt.NDArray[Any], side: str, layer: int, index: int) -> schema.Agreement | None:
+    def _agrees(self, said: values.Values, at: int, *, negative: bool = False) -> schema.Agreement | None:
         """How many triggers of one side are followed by the value's first token of that side."""
-        run, token = self.run, int(tokens[layer, index, 0])
-        units, positions = (getattr(run, name + side)[layer, index].tolist() for name in ("units", "positions"))
-        hits = known = 0
-        for unit, position in zip(units, positions, strict=True):
-            if unit >= 0 and position + 1 < len(ids := run.unit_tokens(unit)):
-                known += 1
-                hits += int(ids[position + 1]) == token
-        return schema.Agreement(run.vocabulary.piece(token), hits, known) if known else None
+        hits, known = map(int, said.hits(at, negative=negative))
+        token = int((said.bottom_tokens if negative else said.top_tokens)[at, 0])
+        return schema.Agreement(self.run.vocabulary.piece(token), hits, known) if known else None
 
-    def _similar_values(self, layer: int, index: int) -> list[tuple[str, float | None]]:
+    def _similar_values(self, at: int) -> list[tuple[str, float | None]]:
         arrays = self._once.get("similar values", partial(values.similar_arrays, self.run))
-        if arrays is None:
-            return []
-        places, cosines = (array[layer, index].tolist()[:SIMILAR] for array in arrays)
-        if not all(0 <= place < len(self.axis) for place in places):
-            raise values.unfit(self.run, store.SIMILAR[0], "it names places that are not there")
-        return [(self.axis.address(place), short(cosine, 3)) for place, cosine in zip(places, cosines, strict=True)]
+        near = [] if arrays is None else values.similar_at(self.run, arrays, at)
+        return [(other.address, short(other.cosine, 3)) for other in near[:SIMILAR]]
 
     def _histogram(self, layer: int, index: int) -> schema.PackedHistogram | None:
         found = None if self._shading is None else self._shading.histogram(layer, index)
@@ -390,7 +366,3 @@ def _parts(path: str) -> tuple[Any, ...]:
         raise NotThere(path)
     name, *numbers = match.groups()
     return (name, *(int(number) for number in numbers if number is not None))
-
-
-def _axis(run: Run) -> Cells:
-    return Cells.of_widths([run.cells] * run.layers)

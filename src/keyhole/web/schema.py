@@ -439,7 +439,8 @@ class AskEdits(Record):
 class EditedModel(Record):
     fingerprint: str
     layers: Count
-    cells: Count
+    cells: Count | list[Count]
+    """per layer: one number, or a list if layers differ"""
 
 
 class EditsFile(Record):

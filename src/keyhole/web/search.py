@@ -7,7 +7,7 @@ import threading
 import unicodedata
 from array import array
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -104,15 +104,11 @@ class Search:
         return schema.Tokens(promoted, demoted)
 
     def _speakers(self, values: Values, side: str, page: int) -> dict[str, list[schema.Speaker]]:
-        offsets, places, logits = self._once.get(f"tokens {side}", partial(values.places, side))
-        kept, flat = logits.shape[-1], logits.reshape(-1)
         found = {}
-        for token in range(page * PAGE, min((page + 1) * PAGE, len(offsets) - 1)):
-            at = np.asarray(values.inside(places[int(offsets[token]) : int(offsets[token + 1])], logits), np.int64)
-            if len(at):
-                which, slots = np.divmod(at, kept)
-                rows = zip(which.tolist(), flat[at].tolist(), (slots + 1).tolist(), strict=True)
-                found[str(token)] = [schema.Speaker(place, short(x, 3), rank) for place, x, rank in rows]
+        for token in range(page * PAGE, min((page + 1) * PAGE, values.vocabulary)):
+            rows = zip(*(column.tolist() for column in values.said_by(side, token)), strict=True)
+            if speakers := [schema.Speaker(place, short(logit, 3), rank) for place, rank, logit in rows]:
+                found[str(token)] = speakers
         return found
 
     # Units and words
@@ -163,12 +159,11 @@ class Search:
     def _by_unit(self) -> tuple[npt.NDArray[Any], ...]:
         """The triggers of both sides, ordered by unit: units, places of the cells, positions, signs."""
         sides = []
-        for sign, side in ((1, ""), (-1, "_negative"))[: 2 if self.run.signed else 1]:
-            units = np.asarray(getattr(self.run, "units" + side)).reshape(-1)
-            filled = np.flatnonzero(units >= 0)
-            positions = np.asarray(getattr(self.run, "positions" + side)).reshape(-1)[filled]
-            cells = (filled // self.run.top).astype(np.int32)
-            sides.append((units[filled], cells, positions, np.full(len(filled), sign, np.int8)))
+        for negative, side in self.run.sides.items():
+            filled = side.units >= 0
+            places = np.nonzero(filled)[0].astype(np.int32)
+            signs = np.full(len(places), -1 if negative else 1, np.int8)
+            sides.append((side.units[filled], places, side.positions[filled], signs))
         columns = [np.concatenate(parts) for parts in zip(*sides, strict=True)]
         order = np.argsort(columns[0], kind="stable")  # within a unit: the positive side first, by cell
         return tuple(column[order] for column in columns)
@@ -194,11 +189,10 @@ class Search:
 
     # Keys that fire on the same prefixes
 
-    def similar_keys(self, layer: int, cell: int) -> list[tuple[str, int]]:
-        """The keys that share most triggers with this one: (address, number of shared triggers)."""
+    def similar_keys(self, own: int) -> list[tuple[int, int]]:
+        """The keys that share most triggers with the one at place `own`: (place, number of shared triggers)."""
         prefixes, cells = self._once.get("prefixes", self._by_prefix)
-        own = layer * self.run.cells + cell
-        mine = self._prefixes(layer, cell)
+        mine = self._prefixes(own)
         begins, ends = np.searchsorted(prefixes, mine), np.searchsorted(prefixes, mine, "right")
         shared = [cells[a:b] for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
         if not shared:
@@ -206,11 +200,11 @@ class Search:
         others, counts = np.unique(np.concatenate(shared), return_counts=True)
         counts[others == own] = 0
         most = np.argsort(-counts, kind="stable")[:SIMILAR]
-        return [("L{}.{}".format(*divmod(int(others[i]), self.run.cells)), int(counts[i])) for i in most if counts[i]]
+        return [(int(others[i]), int(counts[i])) for i in most if counts[i]]
 
-    def _prefixes(self, layer: int, cell: int) -> npt.NDArray[np.int64]:
+    def _prefixes(self, place: int) -> npt.NDArray[np.int64]:
         """A cell's triggers, each as the place of its last token in the corpus."""
-        units, positions = self.run.units[layer, cell], self.run.positions[layer, cell]
+        units, positions = self.run.units[place], self.run.positions[place]
         filled = units >= 0
         found: npt.NDArray[np.int64] = self._offsets[units[filled]] + positions[filled]
         return found
@@ -220,8 +214,7 @@ class Search:
         return self._once.get("offsets", lambda: np.asarray(self.run.unit_offsets, np.int64))
 
     def _by_prefix(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-        units, positions = np.asarray(self.run.units).reshape(-1), np.asarray(self.run.positions).reshape(-1)
-        filled = np.flatnonzero(units >= 0)
-        prefixes = self._offsets[units[filled]] + positions[filled]
+        filled = self.run.units >= 0
+        prefixes = self._offsets[self.run.units[filled]] + self.run.positions[filled]
         order = np.argsort(prefixes, kind="stable")
-        return prefixes[order], (filled[order] // self.run.top).astype(np.int32)
+        return prefixes[order], np.nonzero(filled)[0][order].astype(np.int32)

@@ -146,7 +146,7 @@ class Served:
         if self._known[0] != stamp:
             found = ""
             with contextlib.suppress(RunError, OSError):
-                found = str(manifest.read(self.path)["checksum"])
+                found = str(manifest.read_manifest(self.path)["checksum"])
             self._known = (stamp, found)
         return self._known[1]
 

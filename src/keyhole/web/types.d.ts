@@ -318,7 +318,7 @@ export interface EditsFile {
 export interface EditedModel {
   fingerprint: string;
   layers: number;
-  cells: number;
+  cells: number | number[];
 }
 
 /** A cell's coefficient, multiplied by `scale`. */

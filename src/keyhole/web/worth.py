@@ -27,23 +27,24 @@ def speaking(
 ) -> list[str]:
     """The cells whose values name most of what follows their triggers, each about something else, the best first.
 
-    `promoted` [layers, cells, k] are the tokens the values promote most, `follows(layer)` [cells, t] the token behind
+    `promoted` [cells, k] are the tokens the values promote most, `follows(layer)` [cells, t] the token behind
     each trigger, −1 where there is none.
     """
     weights = _weights(run)
-    scores = np.stack([_scores(np.asarray(promoted[layer]), follows(layer), weights) for layer in range(run.layers)])
-    chosen: list[tuple[int, int]] = []
+    layers = run.cells.by_layer(np.asarray(promoted))
+    scores = np.concatenate([_scores(part, follows(layer), weights) for layer, part in enumerate(layers)])
+    chosen: list[tuple[int, str]] = []
     said: list[set[str]] = []
-    for place in np.argsort(-scores, axis=None, kind="stable")[: 100 * count].tolist():
-        layer, cell = divmod(place, run.cells)
-        if scores[layer, cell] <= 0 or len(chosen) == count:
+    for place in np.argsort(-scores, kind="stable")[: 100 * count].tolist():
+        layer, _ = run.cells.split(place)
+        if scores[place] <= 0 or len(chosen) == count:
             break
-        words = {run.vocabulary.piece(token).strip().lower() for token in promoted[layer, cell, :8].tolist()}
+        words = {run.vocabulary.piece(token).strip().lower() for token in promoted[place, :8].tolist()}
         full = sum(other == layer for other, _ in chosen) >= A_LAYER
         if not full and all(len(words & others) < 2 for others in said):
             said.append(words)
-            chosen.append((layer, cell))
-    return [f"L{layer}.{cell}" for layer, cell in chosen]
+            chosen.append((layer, run.cells.address(place)))
+    return [address for _, address in chosen]
 
 
 def _weights(run: Run) -> npt.NDArray[np.float64]:

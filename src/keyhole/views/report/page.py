@@ -127,7 +127,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
     text = f"{corpus['documents']:,} documents, {corpus['units']:,} {config['unit']}s, {corpus['tokens']:,} tokens"
     return [
         ("Model", f"{show.name(run)}{revision} ({model['family']})"),
-        ("Cells", f"{run.layers} layers × {run.cells:,} = {run.layers * run.cells:,}"),
+        ("Cells", f"{run.cells.summary.removesuffix(' cells')} = {len(run.cells):,}"),
         ("Corpus", sources),
         ("Text", text),
         ("Scanned", f"{corpus['scanned_prefixes']:,} distinct prefixes; {run.top} triggers a key{one}"),
@@ -300,7 +300,7 @@ def _confident(measured: Measured) -> Section:
         example = next(iter(agreeing or triggers), None)
         section.rows.append(
             {
-                "address": f"L{row['layer']}.{row['cell']}",
+                "address": measured.run.cell(row["layer"], row["cell"]).address,
                 "token": row["token"],
                 "max_prob": _number(row["max_prob"]),
                 "share": "–" if row["share"] is None else verdicts.percent(row["share"]),

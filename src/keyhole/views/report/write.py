@@ -67,7 +67,7 @@ def data(run: Run) -> dict[str, Any]:
     measured = Measured.read(run)
     found: dict[str, Any] = output.plain(
         {
-            "run": {"path": page.path(run), "model": show.name(run), "layers": run.layers, "cells": run.cells}
+            "run": {"path": page.path(run), "model": show.name(run), "layers": run.layers, "cells": run.cells.sizes}
             | {"corpus": run.manifest["corpus"], "keyhole": __version__},
             "tables": measured.tables,
             "notes": measured.notes,
