@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..lens.project import Head
+from ..lens.head import Head
 from ..store.run import Run
 from .heldout import Prefixes
 from .section5 import Section5
