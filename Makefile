@@ -5,7 +5,7 @@ BIN := .venv/bin
 # pytest's processes: one per core, at most four. The tests of a file run in one of them; tests/conftest.py orders the files
 WORKERS := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo check test bench bench-peers lint types-js browser clean
+.PHONY: demo docs check test bench bench-peers lint types-js browser clean
 
 # torch first, at the pinned version: asked for on its own it resolves to the build that fits the machine
 .venv/ready: pyproject.toml constraints.txt
@@ -43,6 +43,10 @@ lint: .venv/ready
 # the page's JavaScript against the types of its data; TypeScript is fetched from npm's registry, Node comes with playwright
 types-js: .venv/ready
 	$(BIN)/python tests/helpers/check_js.py
+
+# what docs/analyses.md says of the analyses, from their records
+docs: .venv/ready
+	$(BIN)/python -m keyhole.analyses.docs
 
 bench: .venv/ready
 	$(BIN)/python bench/scan.py

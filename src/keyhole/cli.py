@@ -12,6 +12,7 @@ import typer
 
 from . import __version__
 from .common.output import complain, printable, put_json, say
+from .views.help import FromRecords
 
 app = typer.Typer(
     name="keyhole",
@@ -184,9 +185,9 @@ def _default_out(model: str, corpus: list[str], shard: str | None) -> Path:
 def info(run: Annotated[Path, typer.Argument(help="A run directory.")]) -> None:
     """Model, corpus, counts, dead cells per layer, size on disk."""
     from .store.run import Run
-    from .views import text
+    from .views import terminal
 
-    text.console().print(text.info(Run(run)))
+    terminal.console().print(terminal.info(Run(run)))
 
 
 @app.command()
@@ -197,22 +198,22 @@ def show(
 ) -> None:
     """A cell: its triggers, the last token marked, the next token behind the arrow; its statistics; what its value says."""
     from .store.run import Run
-    from .views import text
+    from .views import terminal
 
-    text.console().print(text.cell(Run(run)[cell], limit=limit))
+    terminal.console().print(terminal.cell(Run(run)[cell], limit=limit))
 
 
-@app.command()
+@app.command(cls=FromRecords)
 def analyze(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
     valid: Annotated[
         list[str] | None,
-        typer.Option(help="Held-out text for composition, refinement and cases.  [default: what the scan held out]"),
+        typer.Option(help="Held-out text for {held_out}.  [default: what the scan held out]"),
     ] = None,
-    only: Annotated[str | None, typer.Option(help="Only these tables, as in agreement,mutation; or shading.")] = None,
+    only: Annotated[str | None, typer.Option(help="Only these, as in agreement,mutation: {steps}.")] = None,
     samples: Annotated[int, typer.Option(help="Held-out sentences, at most; a random prefix of each.")] = 4000,
     seed: Annotated[int, typer.Option(help="Of every random choice.")] = 0,
-    cells: Annotated[int, typer.Option(help="Random cells a layer, for mutation.")] = 100,
+    cells: Annotated[int, typer.Option(help="Random cells per layer, for {cells}.")] = 100,
     lens: Annotated[
         str, typer.Option(help="raw, norm, or both as in raw,norm; the first is the one composition reads through.")
     ] = "raw",
@@ -265,14 +266,17 @@ def table(
     json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """A table that `analyze` filled."""
+    from .analyses import measured, registry
     from .store import tables
     from .store.run import Run
 
-    opened = Run(run)
+    opened, schemas = Run(run), registry.schemas()
     if not name:
-        say("\n".join(tables.SCHEMAS))
+        say("\n".join(schemas))
         return
-    _print_rows(opened.table(name), csv, json, tables.note(opened.path, name))
+    if name not in schemas:
+        raise tables.unknown(name, schemas)
+    _print_rows(tables.read_table(opened.path, name, schemas), csv, json, measured.note(opened, name))
 
 
 @app.command()
@@ -294,7 +298,7 @@ def sql(
 
 def _print_rows(rows: list[dict[str, Any]], csv: bool, json: bool, note: str | None) -> None:
     from .errors import UsageError
-    from .views import text
+    from .views import terminal, text
 
     if csv and json:
         raise UsageError("--csv and --json are two forms: choose one.")
@@ -303,7 +307,7 @@ def _print_rows(rows: list[dict[str, Any]], csv: bool, json: bool, note: str | N
     elif json:
         put_json(rows, indent=1)
     else:
-        text.console().print(text.rows(rows, note))
+        terminal.console().print(terminal.rows(rows, note))
 
 
 @app.command()
@@ -316,11 +320,11 @@ def tokens(
     """The values that promote a token, and those that demote it, strongest first."""
     from .store.run import Run
     from .store.values import Values, available, token_id
-    from .views import text
+    from .views import terminal
 
     opened = Run(run)
     chosen = lens or next(iter(available(opened)), "raw")
-    text.console().print(text.token(Values(opened, chosen), token_id(opened, token), limit))
+    terminal.console().print(terminal.token(Values(opened, chosen), token_id(opened, token), limit))
 
 
 @app.command()
@@ -375,11 +379,13 @@ def merge(
 @app.command()
 def report(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print tables, notes and verdicts; write no page.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print tables, facts, notes and verdicts; write no page.")
+    ] = False,
     svg: Annotated[Path | None, typer.Option(help="Also write the figures into this folder, as SVG.")] = None,
     png: Annotated[Path | None, typer.Option(help="Also write the figures into this folder, as PNG.")] = None,
 ) -> None:
-    """The paper's figures for this model, with verdicts: one page that opens offline, report/index.html in the run."""
+    """Every figure for this model, with verdicts on the paper's claims: one page that opens offline, report/index.html in the run."""
     from .store.run import Run
     from .views.report import write as page
 
@@ -450,13 +456,13 @@ def annotations_(
     Annotations and notes lie in the run, and `scan --force` replaces them with it."""
     from .store.annotations import summary
     from .store.run import Run
-    from .views import text
+    from .views import terminal
 
     found = summary(Run(run))
     if as_json:
         put_json(found)
         return
-    text.console().print(text.annotated(found, str(run)))
+    terminal.console().print(terminal.annotated(found, str(run)))
 
 
 @app.command()

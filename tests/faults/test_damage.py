@@ -17,7 +17,7 @@ from keyhole.errors import Interrupted, KeyholeError, RunDamaged
 from keyhole.store import annotations, shading, unfinished
 from keyhole.store import layout as store
 from keyhole.store.values import Values
-from keyhole.views import text as show
+from keyhole.views import terminal as show
 from keyhole.views.report import write as report
 
 OPTIONS: dict[str, Any] = {"top": 3, "unit": "line", "batch_tokens": 60}

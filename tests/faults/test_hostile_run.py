@@ -211,7 +211,7 @@ def test_no_value_of_a_manifest_leads_to_anything_but_a_plain_refusal(run: Path,
 
 
 def invoke_info(run: keyhole.Run) -> bool:
-    from keyhole.views import text as show
+    from keyhole.views import terminal as show
 
     console = show.console()
     with console.capture() as shown:

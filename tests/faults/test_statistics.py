@@ -17,7 +17,7 @@ from keyhole.models.model import Model
 from keyhole.scanning.cpu import CpuIndex
 from keyhole.store.run import moments
 from keyhole.views import notebook
-from keyhole.views import text as show
+from keyhole.views import terminal as show
 from keyhole.views.worth import worth_showing
 from keyhole.web.contract import Explorer
 from keyhole.web.pack import compact

@@ -241,7 +241,7 @@ def test_map(explorer: Explorer, run: keyhole.Run) -> None:
 def test_figures(explorer: Explorer) -> None:
     figures = data(explorer, "figures.json")["figures"]
     assert [figure["name"] for figure in figures] == ["activity", "agreement", "rank", "confidence"]
-    assert all(figure["spec"]["width"] == "container" and figure["finding"] for figure in figures)
+    assert all(figure["spec"]["width"] == "container" and figure["paper"]["finding"] for figure in figures)
     assert any(figure["verdicts"] for figure in figures)
 
 

@@ -170,9 +170,10 @@ def cell_chart(cell: Cell) -> Chart:
 
 
 def _finish(run: Run, chart: Any, title: str) -> Chart:
+    from ..analyses.measured import shape_of
     from .figures import Look
 
-    look = Look(run.layers, len(run.vocabulary))
+    look = Look(shape_of(run))
     chart.mark.color = look.palette.blue
     finished: Chart = look.finish(chart).properties(title=title)
     return finished

@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import __version__
-from ..analyses import paper
+from ..analyses import registry
 from ..analyses.measured import Measured
+from ..analyses.record import OUTCOMES
 from ..store import annotations as people
 from ..store import shading, values
 from ..store.run import Cell, Layer, Run
@@ -30,8 +31,6 @@ from .worth import speaking
 
 WORTH = 12
 """Cells that the overview offers to begin with."""
-OUTCOMES = ("holds", "does not hold", "unclear")
-"""The outcomes of claims that the overview counts."""
 KEPT_BYTES = 64 << 20
 """Upper bound on the size of the answers that are kept for later requests."""
 
@@ -183,38 +182,24 @@ class Explorer:
         return schema.CellMap(LEVELS, UNKNOWN, "agreement" if "agreement" in names else names[0], measures)
 
     def _measures(self) -> list[schema.Measure]:
-        """The measures of every cell that the map can show."""
-        run = self.run
-        measures = [measure("activity", "how often the key fires", "key", run.stats.active_fraction)]
-        if self.values:
-            title = "how often the value's top token follows the key's triggers"
-            measures.append(measure("agreement", title, "value", self._agreement(slice(None))))
-            title = "how sure the value is of one token"
-            measures.append(measure("max_prob", title, "value", self.values[0].max_prob, log=True))
-        return measures
+        """The measures of every cell that the analyses offer and that this run has the numbers for."""
+        found = registry.cell_measures(self.run, self.values[0] if self.values else None)
+        return [measure(each.name, each.title, each.side, numbers, log=each.log) for each, numbers in found]
 
     def figures(self) -> schema.Figures:
         """The report's figures that have numbers, with what the paper found and what was found here."""
-        run = self.run
-        measured = Measured.read(run)
-        charts = figures.draw(measured.tables, figures.Look(run.layers, len(run.vocabulary), figures.PAGE))
         found = [
             schema.Figure(
-                name=finding.name,
-                label=finding.label,
-                title=finding.title,
-                caption=finding.caption,
-                note=measured.notes.get(figures.FIGURES[finding.name].table, ""),
-                spec=figures.spec(charts[finding.name], page=True),
-                finding=finding.finding,
-                published=finding.published,
-                verdicts=[
-                    schema.Verdict(v.claim, v.outcome, v.evidence, v.test)
-                    for v in measured.verdicts.get(finding.name, [])
-                ],
+                name=drawn.figure.name,
+                label=drawn.figure.label,
+                title=drawn.figure.title,
+                caption=drawn.figure.caption,
+                note=drawn.note,
+                spec=figures.spec(drawn.chart, page=True),
+                paper=schema.Paper(paper.finding, paper.published) if (paper := drawn.figure.paper) else None,
+                verdicts=[schema.Verdict(v.claim, v.outcome, v.evidence, v.test) for v in drawn.verdicts],
             )
-            for finding in paper.FINDINGS
-            if finding.name in charts
+            for drawn in figures.draw_all(Measured.read(self.run), figures.PAGE)
         ]
         return schema.Figures(list(OUTCOMES), found)
 

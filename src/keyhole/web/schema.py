@@ -162,6 +162,13 @@ class Verdict(Record):
     test: str
 
 
+class Paper(Record):
+    """What the paper found, and the number it published."""
+
+    finding: str
+    published: str
+
+
 class Figure(Record):
     """A figure of the report."""
 
@@ -172,14 +179,13 @@ class Figure(Record):
     note: str
     spec: dict[str, Any]
     """the chart, in Vega-Lite"""
-    finding: str
-    """what the paper found"""
-    published: str
+    paper: Paper | None
+    """null: the figure is not in the paper"""
     verdicts: list[Verdict]
 
 
 class Figures(Record):
-    """The paper's figures for this model."""
+    """The figures of the analyses, with the claims they support."""
 
     outcomes: list[str]
     """the outcomes of a claim that are counted"""

@@ -86,7 +86,7 @@ export interface Measure {
   kinds?: string[];
 }
 
-/** The paper's figures for this model. */
+/** The figures of the analyses, with the claims they support. */
 export interface Figures {
   outcomes: string[];
   figures: Figure[];
@@ -100,9 +100,14 @@ export interface Figure {
   caption: string;
   note: string;
   spec: Record<string, any>;
+  paper: Paper | null;
+  verdicts: Verdict[];
+}
+
+/** What the paper found, and the number it published. */
+export interface Paper {
   finding: string;
   published: string;
-  verdicts: Verdict[];
 }
 
 export interface Verdict {

@@ -222,7 +222,7 @@ async function figures(place, signal) {
             h(
               "figcaption",
               {},
-              h("b", {}, `${figure.label}. `),
+              figure.label && h("b", {}, `${figure.label}. `),
               visible(figure.caption),
               figure.note && h("i", {}, ` ${capital(figure.note)}.`),
             ),
@@ -230,9 +230,11 @@ async function figures(place, signal) {
           h(
             "div",
             { class: "aside" },
-            h("h4", {}, "The paper"),
-            h("p", {}, visible(figure.finding)),
-            h("p", { class: "published" }, visible(figure.published)),
+            figure.paper && [
+              h("h4", {}, "The paper"),
+              h("p", {}, visible(figure.paper.finding)),
+              h("p", { class: "published" }, visible(figure.paper.published)),
+            ],
             figure.verdicts.length > 0 && h("h4", {}, "Here"),
             figure.verdicts.map((verdict) =>
               h(
