@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo docs test bench bench-peers lint browser clean
+.PHONY: demo docs check test bench bench-peers lint types-js browser clean
 
 # torch first, at the pinned version: asked for on its own it resolves to the build that fits the machine
 .venv/ready: pyproject.toml constraints.txt
@@ -19,7 +19,6 @@ demo: .venv/ready
 # pytest's processes: one per core, at most four. The tests of a file run in one of them; tests/conftest.py orders the files
 WORKERS := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-.PHONY: check
 check: lint
 	$(BIN)/python -m pytest $(WORKERS) -m 'not slow'
 
@@ -39,6 +38,11 @@ lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+	$(MAKE) types-js
+
+# the page's JavaScript against the types of its data; TypeScript is fetched from npm's registry, Node comes with playwright
+types-js: .venv/ready
+	$(BIN)/python tests/helpers/check_js.py
 
 # what docs/analyses.md says of the analyses, from their records
 docs: .venv/ready

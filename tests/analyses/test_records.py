@@ -141,10 +141,10 @@ def test_one_file_is_found_everywhere(mine: Analysis, tmp_path: Path) -> None:
 
     # the explorer: figure, and a number for every cell
     explorer = Explorer(run)
-    figure = explorer.answer("figures.json")["figures"][-1]
-    assert (figure["name"], figure["finding"]) == ("evenness_by_layer", "")
+    figure = json.loads(explorer.body("figures.json"))["figures"][-1]
+    assert (figure["name"], figure["paper"]) == ("evenness_by_layer", None)
     assert figure["verdicts"][0]["claim"] == "Triggers are stronger in upper layers"
-    by_name = {each["name"]: each for each in explorer.answer("map.json")["measures"]}
+    by_name = {each["name"]: each for each in json.loads(explorer.body("map.json"))["measures"]}
     assert by_name["evenness"]["title"] == "summed strength of the triggers"
     assert by_name["evenness"]["hi"] == pytest.approx(np.max(strengths), rel=1e-4)
 

@@ -60,7 +60,7 @@ def look(path: Path) -> list[Any]:
     said.append(repr(report.data(run)["tables"]))
     if lost := annotations.summary(run)["damaged_lines"]:
         raise RunDamaged(f"{lost} lines of annotations or notes are damaged")
-    said.append([repr(annotations.read(run)), annotations.notes(run)])
+    said.append([repr(annotations.read_annotations(run)), annotations.read_notes(run)])
     console = show.console()
     with console.capture() as shown:
         console.print(show.info(run))
