@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ..common.memory import is_out_of_memory
 from ..common.prefetch import ahead
 from ..errors import ModelError, OutOfMemory, UsageError
+from ..models.memory import is_out_of_memory
 from ..models.model import Model
 from .config import ScanConfig
 from .contract import Index, make_index
