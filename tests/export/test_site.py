@@ -29,6 +29,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> keyhole.Run:
     return run
 
 
+@pytest.mark.slow(seconds=2)
 def test_every_file_is_what_the_server_answers(run: keyhole.Run, tmp_path: Path) -> None:
     site = tmp_path / "a" / "site"
     result = CliRunner().invoke(app, ["export", str(run.path), str(site)])
@@ -58,6 +59,7 @@ def test_nothing_names_the_folders_of_this_machine(run: keyhole.Run, tmp_path: P
         assert str(run.path.parent) not in path.read_text("utf-8")
 
 
+@pytest.mark.slow(seconds=2)
 def test_only_an_export_is_replaced(run: keyhole.Run, tmp_path: Path) -> None:
     site = tmp_path / "site"
     site.mkdir()

@@ -206,6 +206,7 @@ def test_a_manifest_repeats_edits_and_revision(text: Path, tmp_path: Path) -> No
     assert content(tmp_path / "b") == content(tmp_path / "a")
 
 
+@pytest.mark.slow(seconds=10)
 def test_a_scan_in_processes_passes_edits_and_revision_on(text: Path, tmp_path: Path) -> None:
     folder = save(tiny("llama"), tmp_path / "model")
     edits = tmp_path / "edits.json"

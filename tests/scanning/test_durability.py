@@ -141,6 +141,7 @@ print("done", flush=True)
 """
 
 
+@pytest.mark.slow(seconds=30)
 def test_kill_at_any_moment_then_resume_gives_the_same_bytes(
     text: Path, tmp_path: Path, whole: dict[str, bytes]
 ) -> None:

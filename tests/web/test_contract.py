@@ -323,6 +323,7 @@ def test_an_index_is_made_once_however_many_ask() -> None:
     assert made == [1]
 
 
+@pytest.mark.slow(seconds=2)
 def test_what_is_kept_is_bounded(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
     other = Explorer(explorer.run)
     monkeypatch.setattr("keyhole.web.contract.KEPT_BYTES", 20_000)
