@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that a device or the machine has no memory left."""
-    import torch
-
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "not enough memory" in str(error)
+    torch = sys.modules.get("torch")  # not imported: without torch, no error can be torch's
+    kinds = (MemoryError,) if torch is None else (MemoryError, torch.OutOfMemoryError)
+    return isinstance(error, kinds) or "not enough memory" in str(error)
