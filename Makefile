@@ -2,10 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-# pytest's processes: one per core, at most four. The tests of a file run in one of them; tests/conftest.py orders the files
-WORKERS := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
-
-.PHONY: demo check test bench bench-peers lint browser clean
+.PHONY: demo docs check test bench bench-peers lint types-js browser clean
 
 # torch first, at the pinned version: asked for on its own it resolves to the build that fits the machine
 .venv/ready: pyproject.toml constraints.txt
@@ -18,6 +15,9 @@ WORKERS := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 demo: .venv/ready
 	$(BIN)/keyhole demo
+
+# pytest's processes: one per core, at most four. The tests of a file run in one of them; tests/conftest.py orders the files
+WORKERS := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 check: lint
 	$(BIN)/python -m pytest $(WORKERS) -m 'not slow'
@@ -36,8 +36,17 @@ browser:
 lint: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/mypy
+	$(MAKE) types-js
+
+# the page's JavaScript against the types of its data; TypeScript is fetched from npm's registry, Node comes with playwright
+types-js: .venv/ready
+	$(BIN)/python tests/helpers/check_js.py
+
+# what docs/analyses.md says of the analyses, from their records
+docs: .venv/ready
+	$(BIN)/python -m keyhole.analyses.docs
 
 bench: .venv/ready
 	$(BIN)/python bench/scan.py

@@ -43,7 +43,7 @@ def plan_for(model: Model, folder: Path, sources: list[str], tokens: int | None,
         model.tokenize,
         vocabulary=model.encoder.get_vocab_size(with_added_tokens=True),
         context=config.context,
-        starts=int(config.bos),
+        n_special=int(config.bos),
         batch_tokens=config.batch_tokens,
         max_tokens=tokens,
     )

@@ -27,7 +27,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import keyhole
 from keyhole.cells import Cells
-from keyhole.scanning.shard import ScanConfig
+from keyhole.scanning.config import ScanConfig
 from keyhole.store import layout as store
 from keyhole.store import shading, unfinished
 from keyhole.store.values import KEPT, index

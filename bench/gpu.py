@@ -3,7 +3,7 @@
     python bench/gpu.py                         # all four shapes, 65,536 tokens a batch
     python bench/gpu.py --shapes paper --profile
     python bench/gpu.py --shapes smollm2 --ways plain bare scan compiled_bare compiled_scan
-    python bench/gpu.py --sweep                 # how `read` is best cut up
+    python bench/gpu.py --sweep                 # how `filter_rows` best divides its work
 
 Random-weight models of four shapes, bf16, t = 50, statistics on, both signs where a coefficient can be negative. Sentences
 of random length (log-normal, 25 tokens on average) are batched as a plan batches them. Measured in turns over the same
@@ -34,13 +34,15 @@ import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from keyhole.cells import Cells
 from keyhole.kernels import index as triton_kernels
 from keyhole.models.compiled import compiled
 from keyhole.models.model import Model
 from keyhole.scanning import gpu
+from keyhole.scanning.config import ScanConfig
 from keyhole.scanning.gpu import GpuIndex, Tiling
 from keyhole.scanning.plan import POOL_WINDOWS, PlannedBatch
-from keyhole.scanning.shard import ScanConfig, _Runner, scan_batches
+from keyhole.scanning.runner import Runner, scan_batches
 
 TOP = 50
 DEVICE = torch.device("cuda", 0)
@@ -134,8 +136,8 @@ class Batches:
                 tokens = rng.integers(1, VOCABULARY, int(part.sum())).astype(np.uint16)
                 cuts = np.cumsum(part)[:-1]
                 first = at + np.concatenate([[0], cuts])
-                old = np.minimum(rng.geometric(0.5, len(part)) - 1, part - 1).astype(np.int32)
-                self.items.append(PlannedBatch(np.split(tokens, cuts), first, old))
+                seen_before = np.minimum(rng.geometric(0.5, len(part)) - 1, part - 1).astype(np.int32)
+                self.items.append(PlannedBatch(np.split(tokens, cuts), first, seen_before))
                 at += int(part.sum())
 
     def __len__(self) -> int:
@@ -167,7 +169,7 @@ class Contest:
     def __init__(self, model: Model, batches: Batches, batch_tokens: int) -> None:
         self.model, self.batches = model, batches
         self.config = ScanConfig(top=TOP, batch_tokens=batch_tokens)
-        self.prepare = _Runner(model, self.index(), self.config).prepare
+        self.prepare = Runner(model, self.index(), self.config).prepare
         self.ready: dict[int, Any] = {}
         self.begin()
 
@@ -178,7 +180,7 @@ class Contest:
 
     def index(self, **options: Any) -> GpuIndex:
         return GpuIndex(
-            [DEVICE] * self.model.layers,
+            [DEVICE] * len(self.model.sites),
             self.model.cells,
             TOP,
             signed=self.model.signed,
@@ -200,7 +202,7 @@ class Contest:
             self.model.forward(self.ready[number].ids.to(DEVICE, non_blocking=True))
 
     def scan(self, numbers: range, way: str = "scan") -> None:
-        for _ in scan_batches(self.model, self.batches, self.indices[way], self.config, numbers):  # type: ignore[arg-type]
+        for _ in scan_batches(self.model, self.batches, self.indices[way], self.config, numbers):
             pass
 
     def inline(self, numbers: range) -> None:
@@ -326,13 +328,13 @@ def profile(contest: Contest, ways: list[str], numbers: range) -> None:
         ]
         total = sum(row[1] for row in rows)
         print(f"  {way}: {total / 1e3 / len(some):.2f} ms of kernels a batch")
-        ours = [row for row in rows if row[0] in ("read", "settle") or "emcpy" in row[0] or "emset" in row[0]]
+        ours = [row for row in rows if row[0] in ("filter_rows", "settle") or "emcpy" in row[0] or "emset" in row[0]]
         for key, spent, count in sorted(set(ours) | set(sorted(rows, key=lambda r: -r[1])[:8]), key=lambda r: -r[1]):
             print(f"    {spent / total:6.1%} {spent / count:9.1f} µs × {count / len(some):6.0f}  {key[:90]}")
 
 
 def sweep(args: argparse.Namespace) -> None:
-    """`read` alone on one layer, by tiling; and against the time the bytes need."""
+    """`filter_rows` alone on one layer, by tiling; and against the time the bytes need."""
     tilings = [
         Tiling(rows, 1, block, unroll, warps, fill, registers)
         for rows, block, unroll, warps, fill, registers in [
@@ -363,32 +365,32 @@ def sweep(args: argparse.Namespace) -> None:
         results = []
         for tiling in tilings:
             try:
-                index = GpuIndex([DEVICE], cells, TOP, signed=signed, per="sentence", tiling=tiling)
+                index = GpuIndex([DEVICE], Cells.of_widths([cells]), TOP, signed=signed, per="sentence", tiling=tiling)
                 fed = []
                 for batch in batches.items:
                     lengths = np.array([len(window) for window in batch.windows])
                     columns = 1 + int(lengths.max())
                     x = torch.randn(len(lengths), columns, cells, device=DEVICE, dtype=torch.bfloat16)
                     x = x if signed else x.relu_()
-                    rows = index.prepare(columns, 1, lengths, batch.old, batch.first_tokens)
-                    fed.append((x, rows.on(DEVICE)))
-                part, _ = index._place[0]
-                part.bars.fill_(int(np.float32(6.0).view(np.int32)))  # nothing passes: the read itself
+                    rows = index.prepare(columns, 1, lengths, batch.seen_before, batch.first_tokens)
+                    fed.append(index._given(index._sites[0].part, x, rows, None))
+                site = index._sites[0]
+                site.part.thresholds.fill_(int(np.float32(6.0).view(np.int32)))  # nothing passes: reading alone
 
-                def read(fed: list[Any] = fed, index: GpuIndex = index, part: Any = part) -> None:
-                    for x, table in fed:
-                        index._read(part, 0, x, table)
+                def filter_rows(fed: list[Any] = fed, index: GpuIndex = index, site: Any = site) -> None:
+                    for given in fed:
+                        index._filter_rows(site, given)
 
-                read()
-                spent = statistics.median(timed(read)[0] for _ in range(args.blocks)) / len(fed)
-                moved = sum(x.nbytes for x, _ in fed) / len(fed)
-                groups = index._read(part, 0, *fed[0])
-                index._settle(part, 0, *fed[0], groups)
-                part.bars.fill_(int(np.float32(6.0).view(np.int32)))
+                filter_rows()
+                spent = statistics.median(timed(filter_rows)[0] for _ in range(args.blocks)) / len(fed)
+                moved = sum(given.x.nbytes for given in fed) / len(fed)
+                groups = index._filter_rows(site, fed[0])
+                index._settle(site, fed[0], groups)
+                site.part.thresholds.fill_(int(np.float32(6.0).view(np.int32)))
 
-                def settle(fed: list[Any] = fed, index: GpuIndex = index, part: Any = part, g: int = groups) -> None:
-                    for x, table in fed:
-                        index._settle(part, 0, x, table, g)
+                def settle(fed: list[Any] = fed, index: GpuIndex = index, site: Any = site, g: int = groups) -> None:
+                    for given in fed:
+                        index._settle(site, given, g)
 
                 settled = statistics.median(timed(settle)[0] for _ in range(args.blocks)) / len(fed)
                 results.append((spent, settled, moved, tiling))
@@ -396,7 +398,7 @@ def sweep(args: argparse.Namespace) -> None:
                 traceback.print_exc()
         for spent, settled, moved, tiling in sorted(results, key=lambda r: r[0]):
             print(
-                f"{name:8} read {spent * 1e3:7.1f} µs ({moved / spent / 1e9:4.2f} TB/s, bytes alone {moved / bandwidth / 1e6:5.1f} µs) "
+                f"{name:8} filter {spent * 1e3:7.1f} µs ({moved / spent / 1e9:4.2f} TB/s, bytes alone {moved / bandwidth / 1e6:5.1f} µs) "
                 f"settle {settled * 1e3:5.1f} µs  {tiling}",
                 flush=True,
             )
@@ -408,7 +410,7 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=list(SHAPES))
     parser.add_argument("--batch-tokens", nargs="+", type=int, default=[65536])
     parser.add_argument(
-        "--warm", type=int, default=40, help="batches before the measured ones: the bars are up by then"
+        "--warm", type=int, default=40, help="batches before the measured ones: the lists are full by then"
     )
     parser.add_argument("--blocks", type=int, default=5)
     parser.add_argument("--block-batches", type=int, default=10)

@@ -23,7 +23,7 @@ def measure(path: str, tokens: int) -> None:
     from common import plan_for
     from families import tiny
 
-    from keyhole.scanning.shard import ScanConfig
+    from keyhole.scanning.config import ScanConfig
 
     model = tiny("llama")
     model.coefficients("warm up")

@@ -55,8 +55,9 @@ def prepare(folder: Path, tokens: int, top: int, per: str) -> None:
 
     from keyhole import demo
     from keyhole.models.gguf import convert
+    from keyhole.scanning.config import ScanConfig
+    from keyhole.scanning.contract import Windows
     from keyhole.scanning.cpu import candidates
-    from keyhole.scanning.shard import ScanConfig
 
     model = demo_model()
     config = ScanConfig(top=top, per=per).resolve(model)
@@ -68,11 +69,9 @@ def prepare(folder: Path, tokens: int, top: int, per: str) -> None:
         batch = model.batch(planned.windows)
         lengths = np.fromiter(map(len, planned.windows), np.int64)
         columns = batch.ids.shape[1]
-        picked = candidates(columns, batch.n_special, lengths, planned.old, planned.first_tokens, per)
-        rows = picked.index.numpy().reshape(-1, picked.groups * picked.size)
-        # the token index of each candidate, read off its place in the batch
-        window, column = np.divmod(rows, columns)
-        places = planned.first_tokens[window] + column - batch.n_special
+        windows = Windows.of(columns, batch.n_special, lengths, planned.seen_before, planned.first_tokens)
+        picked = candidates(windows, per)
+        rows, places = (each.reshape(-1, picked.width) for each in (picked.index.numpy(), picked.tokens))
         np.savez(folder / f"batch-{number}.npz", ids=batch.ids.numpy(), rows=rows, tokens=places)
     np.save(folder / "windows.npy", np.sort(np.concatenate(first)))
     about = {
@@ -111,8 +110,8 @@ class Keyhole:
         from transformers import AutoTokenizer
 
         from keyhole.models.model import Model
+        from keyhole.scanning.config import ScanConfig
         from keyhole.scanning.plan import Plan, Summary
-        from keyhole.scanning.shard import ScanConfig
         from keyhole.store.unfinished import PlanFiles
 
         self.model = Model(lm, AutoTokenizer.from_pretrained(about["model"]), source=about["model"])
@@ -120,13 +119,12 @@ class Keyhole:
         self.config = ScanConfig.from_dict(about["config"])
 
     def start(self) -> None:
-        from keyhole.scanning.cpu import Index
+        from keyhole.scanning.runner import index_for
 
-        model, config = self.model, self.config
-        self.index = Index(model.layers, model.cells, config.top, signed=model.signed, per=config.per)
+        self.index = index_for(self.model, self.config)
 
     def run(self, number: int, batch: dict[str, Any]) -> None:
-        from keyhole.scanning.shard import scan_batches
+        from keyhole.scanning.runner import scan_batches
 
         for _ in scan_batches(self.model, self.plan, self.index, self.config, range(number, number + 1)):
             pass
@@ -134,7 +132,8 @@ class Keyhole:
     def finish(self) -> Lists:
         from keyhole.kernels.order import unpack
 
-        return unpack(self.index.state()["keys"])
+        keys = self.index.state()["keys"]
+        return unpack(keys.reshape(len(keys), self.model.layers, -1, keys.shape[-1]))
 
 
 class TopK:

@@ -27,10 +27,11 @@ import torch
 from common import demo_model, machine, plan_for
 
 from keyhole import demo
-from keyhole.scanning.cpu import Index
-from keyhole.scanning.plan import Plan, Summary
-from keyhole.scanning.scan import save_results
-from keyhole.scanning.shard import ScanConfig, scan_batches
+from keyhole.scanning.config import ScanConfig
+from keyhole.scanning.contract import Index
+from keyhole.scanning.plan import open_plan
+from keyhole.scanning.results import save_results
+from keyhole.scanning.runner import index_for, scan_batches
 from keyhole.store.unfinished import Partial, PlanFiles
 
 
@@ -61,7 +62,7 @@ class Contenders:
     def __init__(self, folder: Path, top: int, repeats: int) -> None:
         self.model = demo_model()
         files = PlanFiles(folder / "x.partial")
-        self.plan, self.top, self.repeats = Plan(files, Summary(**files.read())), top, repeats
+        self.plan, self.top, self.repeats = open_plan(files, contents=True), top, repeats
         self.folder = folder
         self.indexes: dict[str, list[Index]] = {}
         self.scans: dict[str, list[Iterator[int]]] = {}
@@ -77,8 +78,7 @@ class Contenders:
     def sentence(self, number: int, turn: int, per: str = "sentence") -> float:
         if per not in self.scans:
             config = ScanConfig(top=self.top, per=per).resolve(self.model)
-            size = (self.model.layers, self.model.cells, self.top)
-            self.indexes[per] = [Index(*size, signed=self.model.signed, per=per) for _ in range(self.repeats)]
+            self.indexes[per] = [index_for(self.model, config) for _ in range(self.repeats)]
             self.scans[per] = [
                 scan_batches(self.model, self.plan, index, config, range(len(self.plan))) for index in self.indexes[per]
             ]
@@ -93,8 +93,8 @@ class Contenders:
         columns = batch.ids.shape[1]
         rows = np.concatenate(
             [
-                row * columns + batch.n_special + np.arange(old, len(window))
-                for row, (window, old) in enumerate(zip(planned.windows, planned.old, strict=True))
+                row * columns + batch.n_special + np.arange(seen_before, len(window))
+                for row, (window, seen_before) in enumerate(zip(planned.windows, planned.seen_before, strict=True))
             ]
         )
         picked, lists = torch.from_numpy(rows), self.usual[turn]
@@ -103,14 +103,18 @@ class Contenders:
     def files(self, number: int, turn: int) -> float:
         """Write the run; where `torch.topk` found lists too, they must be the same."""
         partial = Partial(self.folder / "x")
-        seconds = timed(lambda: save_results(self.indexes["sentence"][0], self.plan.unit_offsets, partial))
+        seconds = timed(
+            lambda: save_results(
+                self.indexes["sentence"][0].state(), self.plan.unit_offsets, partial, self.model.layers
+            )
+        )
         if "prefix" in self.indexes:
-            save_results(self.indexes["prefix"][0], self.plan.unit_offsets, partial)
+            save_results(self.indexes["prefix"][0].state(), self.plan.unit_offsets, partial)
             found = np.nan_to_num(np.load(partial.path / "coefficients.npy"))
             for layer in range(self.model.layers):
                 expected = self.usual[0].lists[0][layer]
                 assert expected is not None
-                np.testing.assert_array_equal(found[layer], expected.clamp_min(0).T.numpy())
+                np.testing.assert_array_equal(found[self.model.cells.span(layer)], expected.clamp_min(0).T.numpy())
         return seconds
 
 

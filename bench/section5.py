@@ -24,6 +24,7 @@ from torch.profiler import ProfilerActivity, profile
 import keyhole
 from keyhole.analyses import section5
 from keyhole.analyses.heldout import Prefixes
+from keyhole.common.batching import batch_by_length
 from keyhole.lens import project as lens
 from keyhole.lens.head import Head
 from keyhole.models.model import Model
@@ -34,7 +35,7 @@ def floor(head: Head, prefixes: Prefixes, batch_tokens: int) -> None:
     model = head.model
     width = head.weight.shape[1]
     step = head.at_once
-    for rows in section5.batches([len(ids) for ids in prefixes.ids], batch_tokens):
+    for rows in batch_by_length([len(ids) for ids in prefixes.ids], batch_tokens):
         batch = model.batch([prefixes.ids[row] for row in rows])
         model.forward(batch.ids)
         vectors = torch.ones(model.layers * len(rows), width, device=model.device, dtype=model.dtype)

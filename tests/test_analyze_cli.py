@@ -16,8 +16,8 @@ from small import corpus
 from typer.testing import CliRunner
 
 import keyhole
+from keyhole.analyses import registry
 from keyhole.cli import app
-from keyhole.store import tables
 from keyhole.store.values import Values, token_id
 
 
@@ -39,17 +39,17 @@ def ask(*arguments: object) -> str:
     return result.stdout
 
 
-@pytest.mark.parametrize("name", tables.SCHEMAS)
+@pytest.mark.parametrize("name", registry.schemas())
 def test_every_table_prints(name: str, place: Path) -> None:
     printed = ask("table", place / "run", name)
     rows = json.loads(ask("table", place / "run", name, "--json"))
     assert rows == keyhole.open(place / "run").table(name)
-    assert list(rows[0]) == list(tables.SCHEMAS[name])
-    for column in tables.SCHEMAS[name]:
+    assert list(rows[0]) == list(registry.schemas()[name].columns)
+    for column in registry.schemas()[name].columns:
         assert column in printed
     read = list(csv.DictReader(io.StringIO(ask("table", place / "run", name, "--csv"))))
     assert len(read) == len(rows)
-    assert list(read[0]) == list(tables.SCHEMAS[name])
+    assert list(read[0]) == list(registry.schemas()[name].columns)
 
 
 def test_sql_over_the_tables(place: Path) -> None:

@@ -14,7 +14,6 @@ import keyhole
 from keyhole.models.intervene import Edit
 from keyhole.scanning.verify import verify
 from keyhole.store import layout as store
-from keyhole.store import tables
 from keyhole.uses import prompt
 
 CARD = os.environ.get("KEYHOLE_TEST_CARD", "cuda")  # another device only tries the tests themselves
@@ -105,7 +104,7 @@ def test_every_table_and_shade(folder: str, text: Path, tmp_path: Path) -> None:
         keyhole.analyze(run, model=keyhole.load(folder, device=device, dtype="float32"), **options)  # type: ignore[arg-type]
         found.append(run)
     for name in ("activity", "agreement", "rank", "mutation", "composition", "refinement"):
-        rows = [tables.read(run.path, name) for run in found]
+        rows = [run.table(name) for run in found]
         assert len(rows[0]) == len(rows[1]) > 0
         for one, other in zip(*rows, strict=True):
             for column, value in one.items():

@@ -12,6 +12,7 @@ import typer
 
 from . import __version__
 from .common.output import complain, printable, put_json, say
+from .views.help import FromRecords
 
 app = typer.Typer(
     name="keyhole",
@@ -39,6 +40,11 @@ class Per(StrEnum):
 class UnitOption(StrEnum):
     sentence = "sentence"
     line = "line"
+    document = "document"
+
+
+class HoldOutBy(StrEnum):
+    unit = "unit"
     document = "document"
 
 
@@ -76,20 +82,35 @@ def scan(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run directory to write.  [default: runs/MODEL-CORPUS]")] = None,
     top: Annotated[int, typer.Option(help="Triggers kept for each side of each cell.")] = 25,
-    per: Annotated[Per, typer.Option(help="One trigger a sentence (its best prefix), or every prefix.")] = Per.sentence,
+    per: Annotated[
+        Per, typer.Option(help="One trigger per sentence (its best prefix), or every prefix.")
+    ] = Per.sentence,
     unit: Annotated[UnitOption, typer.Option(help="What the model sees alone.")] = UnitOption.sentence,
+    language: Annotated[
+        str,
+        typer.Option(
+            help="The language of the text, for splitting it into sentences: en, de, es, fr, hi, ja, ru, zh, …"
+        ),
+    ] = "en",
     context_: Annotated[
         int | None,
         typer.Option("--context", help="Longest window in tokens.  [default: the model's own, at most 2048]"),
     ] = None,
     max_tokens: Annotated[
-        int | None, typer.Option(help="Stop the corpus after so many tokens, at a unit's end.")
+        int | None, typer.Option(help="End the corpus after at most this many tokens, at the end of a unit.")
     ] = None,
     hold_out: Annotated[
-        float, typer.Option(help="Keep this share of the units out of the scan, for `analyze` to measure on.")
+        float,
+        typer.Option(
+            help="Keep this share of the units (sentences, unless --unit says otherwise) out of the scan, for `analyze` to measure on."
+        ),
     ] = 0.0,
+    hold_out_by: Annotated[
+        HoldOutBy,
+        typer.Option(help="Hold out single units, or whole documents with all of their units."),
+    ] = HoldOutBy.unit,
     batch_tokens: Annotated[
-        int | None, typer.Option(help="Tokens a batch, padding included.  [default: chosen for the device]")
+        int | None, typer.Option(help="Tokens per batch, padding included.  [default: depends on the device]")
     ] = None,
     device: Annotated[
         str, typer.Option(help="auto, cpu, cuda, cuda:1, mps, … or split: over all GPUs, for a model larger than one.")
@@ -106,7 +127,7 @@ def scan(
         str | None, typer.Option(help="Scan part i of n (i from 1), as in 2/8; merge the parts after.")
     ] = None,
     processes: Annotated[
-        int, typer.Option(help="Scan in so many processes, on CUDA a GPU each, and merge; the same bytes.", min=1)
+        int, typer.Option(help="Scan in this many processes, on CUDA with a GPU each; the same bytes.", min=1)
     ] = 1,
     bos: Annotated[bool, typer.Option("--bos/--no-bos", help="Put the start token before every unit.")] = True,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished scan.")] = False,
@@ -133,6 +154,7 @@ def scan(
         "top": top,
         "per": per.value,
         "unit": unit.value,
+        "language": language,
         "context": context_,
         "max_tokens": max_tokens,
         "batch_tokens": batch_tokens,
@@ -142,6 +164,7 @@ def scan(
         "text_field": text_field,
         "trust_remote_code": trust_remote_code,
         "hold_out": hold_out,
+        "hold_out_by": hold_out_by.value,
         "compile": compile_,
     }
     edited: Any = edits
@@ -184,9 +207,9 @@ def _default_out(model: str, corpus: list[str], shard: str | None) -> Path:
 def info(run: Annotated[Path, typer.Argument(help="A run directory.")]) -> None:
     """Model, corpus, counts, dead cells per layer, size on disk."""
     from .store.run import Run
-    from .views import text
+    from .views import terminal
 
-    text.console().print(text.info(Run(run)))
+    terminal.console().print(terminal.info(Run(run)))
 
 
 @app.command()
@@ -197,22 +220,22 @@ def show(
 ) -> None:
     """A cell: its triggers, the last token marked, the next token behind the arrow; its statistics; what its value says."""
     from .store.run import Run
-    from .views import text
+    from .views import terminal
 
-    text.console().print(text.cell(Run(run)[cell], limit=limit))
+    terminal.console().print(terminal.cell(Run(run)[cell], limit=limit))
 
 
-@app.command()
+@app.command(cls=FromRecords)
 def analyze(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
     valid: Annotated[
         list[str] | None,
-        typer.Option(help="Held-out text for composition, refinement and cases.  [default: what the scan held out]"),
+        typer.Option(help="Held-out text for {held_out}.  [default: what the scan held out]"),
     ] = None,
-    only: Annotated[str | None, typer.Option(help="Only these tables, as in agreement,mutation; or shading.")] = None,
+    only: Annotated[str | None, typer.Option(help="Only these, as in agreement,mutation: {steps}.")] = None,
     samples: Annotated[int, typer.Option(help="Held-out sentences, at most; a random prefix of each.")] = 4000,
     seed: Annotated[int, typer.Option(help="Of every random choice.")] = 0,
-    cells: Annotated[int, typer.Option(help="Random cells a layer, for mutation.")] = 100,
+    cells: Annotated[int, typer.Option(help="Random cells per layer, for {cells}.")] = 100,
     lens: Annotated[
         str, typer.Option(help="raw, norm, or both as in raw,norm; the first is the one composition reads through.")
     ] = "raw",
@@ -265,14 +288,17 @@ def table(
     json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
     """A table that `analyze` filled."""
+    from .analyses import measured, registry
     from .store import tables
     from .store.run import Run
 
-    opened = Run(run)
+    opened, schemas = Run(run), registry.schemas()
     if not name:
-        say("\n".join(tables.SCHEMAS))
+        say("\n".join(schemas))
         return
-    _print_rows(opened.table(name), csv, json, tables.note(opened.path, name))
+    if name not in schemas:
+        raise tables.unknown(name, schemas)
+    _print_rows(tables.read_table(opened.path, name, schemas), csv, json, measured.note(opened, name))
 
 
 @app.command()
@@ -294,7 +320,7 @@ def sql(
 
 def _print_rows(rows: list[dict[str, Any]], csv: bool, json: bool, note: str | None) -> None:
     from .errors import UsageError
-    from .views import text
+    from .views import terminal, text
 
     if csv and json:
         raise UsageError("--csv and --json are two forms: choose one.")
@@ -303,7 +329,7 @@ def _print_rows(rows: list[dict[str, Any]], csv: bool, json: bool, note: str | N
     elif json:
         put_json(rows, indent=1)
     else:
-        text.console().print(text.rows(rows, note))
+        terminal.console().print(terminal.rows(rows, note))
 
 
 @app.command()
@@ -316,11 +342,11 @@ def tokens(
     """The values that promote a token, and those that demote it, strongest first."""
     from .store.run import Run
     from .store.values import Values, available, token_id
-    from .views import text
+    from .views import terminal
 
     opened = Run(run)
     chosen = lens or next(iter(available(opened)), "raw")
-    text.console().print(text.token(Values(opened, chosen), token_id(opened, token), limit))
+    terminal.console().print(terminal.token(Values(opened, chosen), token_id(opened, token), limit))
 
 
 @app.command()
@@ -336,16 +362,20 @@ def verify(
     from .scanning.repeat import named_model
     from .scanning.verify import verify as check
     from .store.run import Run
+    from .views.progress import Stages
 
     opened = Run(run)
-    found = check(
-        opened,
-        cells=cells,
-        seed=seed,
-        model=named_model(run, model),
-        device=device,
-        trust_remote_code=trust_remote_code,
-    )
+    named = named_model(run, model)
+    with Stages() as progress:
+        found = check(
+            opened,
+            cells=cells,
+            seed=seed,
+            model=named,
+            device=device,
+            trust_remote_code=trust_remote_code,
+            progress=progress,
+        )
     origin = (
         "read and tokenised again"
         if found.from_text
@@ -375,11 +405,13 @@ def merge(
 @app.command()
 def report(
     run: Annotated[Path, typer.Argument(help="A run directory.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print tables, notes and verdicts; write no page.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print tables, facts, notes and verdicts; write no page.")
+    ] = False,
     svg: Annotated[Path | None, typer.Option(help="Also write the figures into this folder, as SVG.")] = None,
     png: Annotated[Path | None, typer.Option(help="Also write the figures into this folder, as PNG.")] = None,
 ) -> None:
-    """The paper's figures for this model, with verdicts: one page that opens offline, report/index.html in the run."""
+    """Every figure for this model, with verdicts on the paper's claims: one page that opens offline, report/index.html in the run."""
     from .store.run import Run
     from .views.report import write as page
 
@@ -450,13 +482,13 @@ def annotations_(
     Annotations and notes lie in the run, and `scan --force` replaces them with it."""
     from .store.annotations import summary
     from .store.run import Run
-    from .views import text
+    from .views import terminal
 
     found = summary(Run(run))
     if as_json:
         put_json(found)
         return
-    text.console().print(text.annotated(found, str(run)))
+    terminal.console().print(terminal.annotated(found, str(run)))
 
 
 @app.command()

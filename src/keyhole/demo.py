@@ -68,15 +68,10 @@ def write_sample(path: Path, every: int) -> Path:
 
 
 def missing(run: Run) -> list[str]:
-    """What of the analyses is not there yet."""
-    from .store import layout as store
-    from .store import shading, tables
+    """The steps of `analyze` whose results are not there yet."""
+    from .analyses.measured import missing
 
-    filled: set[str] = set()
-    if store.has_tables(run.path):
-        with tables.connect(run.path) as db:
-            filled = tables.names(db)
-    return [name for name in tables.SCHEMAS if name not in filled] + ["shading"] * (shading.of(run) is None)
+    return missing(run)
 
 
 def analyze(run: Run, only: list[str], progress: Callable[[str, int], Callable[[int], None]]) -> None:
@@ -90,7 +85,7 @@ def show_off(out: Path, every: int, *, force: bool) -> Run:
     check_installed()
     from .scanning.scan import scan
     from .store import layout as store
-    from .views import text as show
+    from .views import terminal
     from .views.progress import Bar, Stages
     from .views.report import write as report
 
@@ -109,12 +104,12 @@ def show_off(out: Path, every: int, *, force: bool) -> Run:
         with Stages() as stages:
             analyze(run, wanted, stages)
     page = report.write(run)
-    console = show.console()
-    console.print(show.info(run))
+    console = terminal.console()
+    console.print(terminal.info(run))
     for address in worth_showing(run):
         console.print()
         console.rule(style="dim")
-        console.print(show.cell(run[address], limit=10))
+        console.print(terminal.cell(run[address], limit=10))
     console.print(
         f"\nLook at any of the {len(run.cells):,} cells:  keyhole show {path} {run.layer(run.layers // 2)[0].address}"
     )

@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keyhole
+from keyhole.analyses import registry
 from keyhole.analyses import shading as filling
+from keyhole.analyses.measured import filled
 from keyhole.analyses.targets import held_out_units
 from keyhole.errors import UsageError
 from keyhole.models.model import Model
@@ -56,6 +58,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "options"), CASES)
 def test_every_shade_is_the_coefficient_of_its_prefix(
     family: str, options: dict[str, Any], corpus: Path, monkeypatch: pytest.MonkeyPatch
@@ -166,8 +169,8 @@ def test_what_is_there_is_not_made_again(corpus: Path, monkeypatch: pytest.Monke
     keyhole.analyze(run, model=model, only=["activity", "shading"], progress=progress)
     assert [what for what, _ in told] == ["shading"]
     assert run.table("activity")
-    with tables.connect(run.path) as db:
-        assert "shading" not in tables.names(db)
+    assert filled(run) == ["activity"]
+    assert tables.query(run.path, "select table_name from information_schema.tables where table_name = 'shading'") == []
     told.clear()
     keyhole.analyze(run, model=model, only=["shading"], progress=progress)
     assert told == []
@@ -197,10 +200,10 @@ def test_a_pass_that_breaks_off_leaves_no_shading(corpus: Path, monkeypatch: pyt
 
 
 def test_an_unknown_step_is_told_what_there_is() -> None:
-    from keyhole.analyses.analyze import STEPS, _choose
+    from keyhole.analyses.analyze import _choose
 
-    assert _choose(None) == [*tables.SCHEMAS, "shading"] == list(STEPS)
-    assert _choose(["shading", "rank"]) == ["rank", "shading"]
+    assert [each.name for each in _choose(None)] == [*registry.schemas(), "shading"] == registry.steps()
+    assert [each.name for each in _choose(["shading", "rank"])] == ["rank", "shading"]
     with pytest.raises(UsageError, match=r"no table 'shade'.*activity, .*A step without a table is: shading"):
         _choose(["shade"])
 

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from synthetic import like_the_paper
 
-from keyhole.analyses import verdicts
-from keyhole.analyses.verdicts import Verdict, wilson
+from keyhole.analyses import claims, registry, stats
+from keyhole.analyses.record import Measurement, Shape, Verdict
+from keyhole.analyses.stats import rate_interval as wilson
+from keyhole.cells import Cells
 
 LAYERS = 12
 HOLDS, NOT, UNCLEAR = "holds", "does not hold", "unclear"
@@ -35,6 +37,13 @@ def rows(**columns: Any) -> list[Row]:
     ]
 
 
+def judged(figure: str, rows: list[Row], *, layers: int = LAYERS, cells: int = 100, **facts: Any) -> list[Verdict]:
+    """The verdicts on the claims of a figure."""
+    measurement = Measurement(rows, facts, Shape(Cells.of_widths([cells] * layers), 50_000, signed=False))
+    (found,) = [each for _, each in registry.report_order() if each.name == figure]
+    return [claim.weigh(measurement) for claim in found.claims]
+
+
 def outcome(found: list[Verdict], at: int = 0) -> str:
     return found[at].outcome
 
@@ -51,28 +60,28 @@ def test_wilson_interval() -> None:
 
 
 def test_binomial_p() -> None:
-    assert verdicts.binomial(10, 10, 0.5) == pytest.approx(2 / 1024)
-    assert verdicts.binomial(5, 10, 0.5) == pytest.approx(1.0)
-    assert verdicts.binomial(0, 3, 1 / 3) == pytest.approx(15 / 27)  # none, two or three: one is likelier
+    assert stats.binomial(10, 10, 0.5) == pytest.approx(2 / 1024)
+    assert stats.binomial(5, 10, 0.5) == pytest.approx(1.0)
+    assert stats.binomial(0, 3, 1 / 3) == pytest.approx(15 / 27)  # none, two or three: one is likelier
 
 
 def test_spearman_counts_every_permutation_of_few_layers() -> None:
-    assert verdicts.spearman([0, 1, 2, 3, 4], [1, 2, 3, 4, 9]) == (pytest.approx(1.0), pytest.approx(2 / 120))
-    rho, p = verdicts.spearman([0, 1, 2], [3, 2, 1])
+    assert stats.spearman([0, 1, 2, 3, 4], [1, 2, 3, 4, 9]) == (pytest.approx(1.0), pytest.approx(2 / 120))
+    rho, p = stats.spearman([0, 1, 2], [3, 2, 1])
     assert rho == pytest.approx(-1)
     assert p == pytest.approx(2 / 6)
 
 
 def test_spearman_draws_for_many_layers_and_is_the_same_every_time() -> None:
-    first, again = (verdicts.spearman(range(80), np.sin(np.arange(80))) for _ in range(2))
+    first, again = (stats.spearman(range(80), np.sin(np.arange(80))) for _ in range(2))
     assert first == again
     assert abs(first[0]) < 0.2
     assert first[1] > 0.05
-    assert verdicts.spearman(range(80), range(80))[1] == pytest.approx(1 / 10_001)
+    assert stats.spearman(range(80), range(80))[1] == pytest.approx(1 / 10_001)
 
 
 def test_spearman_of_what_does_not_vary() -> None:
-    rho, p = verdicts.spearman([0, 1, 2, 3], [5, 5, 5, 5])
+    rho, p = stats.spearman([0, 1, 2, 3], [5, 5, 5, 5])
     assert math.isnan(rho)
     assert p == 1.0
 
@@ -82,12 +91,12 @@ def test_spearman_of_what_does_not_vary() -> None:
     [(0.0, "0 %"), (0.0004, "0.04 %"), (0.035, "3.5 %"), (0.68, "68 %"), (1.0, "100 %"), (-0.5, "−50 %")],
 )
 def test_percent(value: float, said: str) -> None:
-    assert verdicts.percent(value) == said
+    assert claims.percent(value) == said
 
 
 def test_layers_are_named_in_few_words() -> None:
-    assert verdicts.span([3, 4, 5, 9]) == "3–5, 9"
-    assert verdicts.span([0, 2, 4, 6]) == "0, 2, 4, …"
+    assert claims.layer_ranges([3, 4, 5, 9]) == "3–5, 9"
+    assert claims.layer_ranges([0, 2, 4, 6]) == "0, 2, 4, …"
 
 
 # The findings
@@ -108,7 +117,7 @@ def mutation(first: list[float], last: list[float], random: list[float]) -> list
     ],
 )
 def test_mutation(rows: list[Row], most: str, less: str) -> None:
-    found = verdicts.mutation(rows)
+    found = judged("mutation", rows)
     assert (outcome(found), outcome(found, 1)) == (most, less)
     assert "sign test" in found[0].test
     assert "Spearman" in found[1].test
@@ -125,7 +134,7 @@ def test_mutation(rows: list[Row], most: str, less: str) -> None:
 def test_agreement(rate: list[float], permuted: float, rises: str, above: str) -> None:
     table = rows(target="next", lens="raw", n=1500, rate=rate, permuted=permuted, unigram=0.0)
     other = rows(target="last", lens="raw", n=1500, rate=0.9, permuted=0.0, unigram=0.0)
-    found = verdicts.agreement([*table, *other])
+    found = judged("agreement", [*table, *other])
     assert (outcome(found), outcome(found, 1)) == (rises, above)
     assert "values dealt out anew" in found[1].evidence
 
@@ -133,18 +142,18 @@ def test_agreement(rate: list[float], permuted: float, rises: str, above: str) -
 def test_agreement_reads_the_papers_lens_where_there_are_two() -> None:
     raw = rows(target="next", lens="raw", n=1500, rate=RISING, permuted=0.0, unigram=0.0)
     norm = rows(target="next", lens="norm", n=1500, rate=FALLING, permuted=0.0, unigram=0.0)
-    assert outcome(verdicts.agreement([*norm, *raw])) == HOLDS
-    assert outcome(verdicts.agreement(norm)) == NOT
+    assert outcome(judged("agreement", [*norm, *raw])) == HOLDS
+    assert outcome(judged("agreement", norm)) == NOT
 
 
 def test_agreement_without_a_known_target() -> None:
     table = rows(target="next", lens="raw", n=0, rate=None, permuted=None, unigram=None)
-    assert [v.outcome for v in verdicts.agreement(table)] == [UNCLEAR, UNCLEAR]
+    assert [v.outcome for v in judged("agreement", table)] == [UNCLEAR, UNCLEAR]
 
 
 @pytest.mark.parametrize(("median", "expected"), [(FALLING, HOLDS), (RISING, NOT), (noise(), UNCLEAR)])
 def test_rank(median: list[float], expected: str) -> None:
-    assert outcome(verdicts.rank(rows(lens="raw", n=5, median=[1 + 100 * x for x in median]))) == expected
+    assert outcome(judged("rank", rows(lens="raw", n=5, median=[1 + 100 * x for x in median]))) == expected
 
 
 @pytest.mark.parametrize(
@@ -155,14 +164,14 @@ def test_confidence(rate: list[float], n: int, expected: str) -> None:
     table = [
         {"bin": i, "max_prob_lo": i / 12, "max_prob_hi": (i + 1) / 12, "n": n, "rate": r} for i, r in enumerate(rate)
     ]
-    assert outcome(verdicts.confidence(table)) == expected
+    assert outcome(judged("confidence", table)) == expected
 
 
 @pytest.mark.parametrize(
     ("layers", "expected"), [([15] * 97 + [0] * 3, HOLDS), ([2] * 100, NOT), ([15] * 38 + [2] * 62, UNCLEAR)]
 )
 def test_confident(layers: list[int], expected: str) -> None:
-    found = verdicts.confident([{"layer": layer} for layer in layers], 16)
+    found = judged("confident", [{"layer": layer} for layer in layers], layers=16)
     assert outcome(found) == expected
     assert "layers 10–15" in found[0].evidence
 
@@ -176,14 +185,13 @@ def test_confident(layers: list[int], expected: str) -> None:
     ],
 )
 def test_active(fraction: list[float], within: str, falls: str) -> None:
-    found = verdicts.active(rows(n=100, active_fraction=fraction))
+    found = judged("active", rows(n=100, active_fraction=fraction))
     assert (outcome(found), outcome(found, 1)) == (within, falls)
 
 
 @pytest.mark.parametrize(("dead", "expected"), [(0, HOLDS), (10, UNCLEAR), (100, NOT)])
 def test_activity(dead: int, expected: str) -> None:
-    table = rows(dead=dead)
-    assert outcome(verdicts.activity(table, cells=1000 * len(table))) == expected
+    assert outcome(judged("activity", rows(dead=dead), cells=1000)) == expected
 
 
 @pytest.mark.parametrize(
@@ -192,7 +200,7 @@ def test_activity(dead: int, expected: str) -> None:
 def test_composition(zero: list[float], expected: str) -> None:
     spans = [wilson(z, 400) for z in zero]
     table = rows(n=400, zero_agreement=zero, lo=[lo for lo, _ in spans], hi=[hi for _, hi in spans])
-    assert outcome(verdicts.composition(table)) == expected
+    assert outcome(judged("zero_agreement", table)) == expected
 
 
 @pytest.mark.parametrize(
@@ -204,13 +212,13 @@ def test_composition(zero: list[float], expected: str) -> None:
     ],
 )
 def test_residual_match(match: list[float], grows: str, early: str) -> None:
-    found = verdicts.residual_match(rows(n=2000, residual_match=match))
+    found = judged("residual_match", rows(n=2000, residual_match=match))
     assert (outcome(found), outcome(found, 1)) == (grows, early)
 
 
 @pytest.mark.parametrize(("median", "expected"), [(RISING, HOLDS), (FALLING, NOT), (noise(), UNCLEAR)])
 def test_final_probability(median: list[float], expected: str) -> None:
-    assert outcome(verdicts.final_probability(rows(n=9, final_prob_median=median))) == expected
+    assert outcome(judged("final_probability", rows(n=9, final_prob_median=median))) == expected
 
 
 @pytest.mark.parametrize(
@@ -223,42 +231,46 @@ def test_final_probability(median: list[float], expected: str) -> None:
 )
 def test_shares(parts: tuple[float, ...], stands: str, compromise: str) -> None:
     residual, ffn, agreement, composition = parts
-    found = verdicts.shares(rows(n=2000, residual=residual, ffn=ffn, agreement=agreement, composition=composition))
+    found = judged("shares", rows(n=2000, residual=residual, ffn=ffn, agreement=agreement, composition=composition))
     assert (outcome(found), outcome(found, 1)) == (stands, compromise)
 
 
 def test_shares_where_nothing_changes() -> None:
-    assert outcome(verdicts.shares(rows(n=9, residual=1.0, ffn=0.0, agreement=0.0, composition=0.0)), 1) == UNCLEAR
+    assert outcome(judged("shares", rows(n=9, residual=1.0, ffn=0.0, agreement=0.0, composition=0.0)), 1) == UNCLEAR
 
 
 @pytest.mark.parametrize(("near", "expected"), [(20, HOLDS), (80, NOT), (50, UNCLEAR)])
 def test_cases(near: int, expected: str) -> None:
     table = [{"similarity": 0.4 if i < near else 0.1} for i in range(100)]
-    assert outcome(verdicts.cases(table, distant=0.2)) == expected
+    assert outcome(judged("cases", table, chance_p95=0.2)) == expected
 
 
 def test_no_rows_and_no_numbers_are_unclear_not_an_error() -> None:
     nothing = rows(n=0, zero_agreement=None, lo=None, hi=None, residual_match=None, final_prob_median=math.nan)
     for table in ([], nothing):
-        found = [*verdicts.composition(table), *verdicts.residual_match(table), *verdicts.final_probability(table)]
+        found = [
+            *judged("zero_agreement", table),
+            *judged("residual_match", table),
+            *judged("final_probability", table),
+        ]
         assert {v.outcome for v in found} == {UNCLEAR}
-    assert outcome(verdicts.cases([])) == UNCLEAR
-    assert outcome(verdicts.confidence([])) == UNCLEAR
+    assert outcome(judged("cases", [])) == UNCLEAR
+    assert outcome(judged("confidence", [])) == UNCLEAR
 
 
 @pytest.mark.parametrize("layers", [6, 16, 80])
 def test_rows_like_the_papers_confirm_the_paper(layers: int) -> None:
     tables = like_the_paper(layers)
     found = [
-        *verdicts.mutation(tables["mutation"]),
-        *verdicts.agreement(tables["agreement"]),
-        *verdicts.rank(tables["rank"]),
-        *verdicts.confidence(tables["confidence"]),
-        *verdicts.confident(tables["confident"], layers),
-        *verdicts.composition(tables["composition"]),
-        *verdicts.residual_match(tables["refinement"]),
-        *verdicts.final_probability(tables["refinement"]),
-        *verdicts.shares(tables["refinement"]),
+        *judged("mutation", tables["mutation"]),
+        *judged("agreement", tables["agreement"]),
+        *judged("rank", tables["rank"]),
+        *judged("confidence", tables["confidence"]),
+        *judged("confident", tables["confident"], layers=layers),
+        *judged("zero_agreement", tables["composition"]),
+        *judged("residual_match", tables["refinement"]),
+        *judged("final_probability", tables["refinement"]),
+        *judged("shares", tables["refinement"]),
     ]
     assert [v.claim for v in found if v.outcome != HOLDS] == []
     json.dumps([asdict(v) for v in found], allow_nan=False)
@@ -266,6 +278,38 @@ def test_rows_like_the_papers_confirm_the_paper(layers: int) -> None:
 
 def test_one_layer_against_the_rest_does_not_decide_what_usually_happens() -> None:
     spans = [(layer, 0.6, 0.7) for layer in range(15)] + [(15, 0.1, 0.2)]
-    assert verdicts.in_most_layers(spans, 0.5, "c", "more").outcome == HOLDS
-    assert verdicts.in_every_layer(spans, 0.5, "c", "more").outcome == NOT
-    assert verdicts.in_most_layers(spans[-3:], 0.5, "c", "more").outcome == UNCLEAR
+    assert claims.in_most_layers(spans, 0.5, "more").outcome == HOLDS
+    assert claims.in_every_layer(spans, 0.5, "more").outcome == NOT
+    assert claims.in_most_layers(spans[-3:], 0.5, "more").outcome == UNCLEAR
+
+
+# Numbers and facts that a verdict rests on
+
+
+@pytest.mark.parametrize(("chance", "expected"), [(-0.020, NOT), (0.020, HOLDS), (None, HOLDS)])
+def test_a_negative_chance_stays_negative(chance: float | None, expected: str) -> None:
+    """Every case has a cosine of 0: that is above −0.020, and hence not distant."""
+    found = judged("cases", [{"similarity": 0.0} for _ in range(100)], chance_p95=chance)
+    assert outcome(found) == expected
+
+
+def test_an_effect_has_its_interval_and_what_it_is_compared_with() -> None:
+    (found,) = judged("cases", [{"similarity": 0.1 * (i % 4)} for i in range(100)], chance_p95=0.05)
+    assert found.effect is not None
+    assert (found.effect.value, found.effect.against) == (0.25, 0.5)
+    assert (found.effect.lo, found.effect.hi) == wilson(0.25, 100)
+
+
+def test_upper_layers_that_are_narrow_hold_fewer_of_the_surest_values_by_chance() -> None:
+    claim = registry.get("confident").figures[0].claims[0]
+    rows = [{"layer": layer} for layer in [15] * 8 + [0] * 92]
+    narrow = Shape(Cells.of_widths([100] * 10 + [1] * 6), 50_000, signed=False)
+    assert claim.weigh(Measurement(rows, {}, narrow)).outcome == HOLDS
+    assert judged("confident", rows, layers=16)[0].outcome == NOT
+
+
+@pytest.mark.parametrize(
+    ("freedom", "quantile"), [(1, 12.7062), (2, 4.3027), (3, 3.1824), (5, 2.5706), (30, 2.0423), (1000, 1.9623)]
+)
+def test_student_quantiles_of_the_tables(freedom: int, quantile: float) -> None:
+    assert stats.student(freedom) == pytest.approx(quantile, abs=5e-5)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import explored
+import msgspec
 import pytest
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
@@ -18,6 +19,7 @@ from keyhole.errors import DiskFull, RunError, RunExists
 from keyhole.export import site as export
 from keyhole.store import annotations
 from keyhole.web import routes as web
+from keyhole.web import schema
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +29,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> keyhole.Run:
     return run
 
 
+@pytest.mark.slow(seconds=2)
 def test_every_file_is_what_the_server_answers(run: keyhole.Run, tmp_path: Path) -> None:
     site = tmp_path / "a" / "site"
     result = CliRunner().invoke(app, ["export", str(run.path), str(site)])
@@ -42,6 +45,8 @@ def test_every_file_is_what_the_server_answers(run: keyhole.Run, tmp_path: Path)
                 assert json.loads(path.read_bytes()) == answer.json() | {"live": False}
             elif name.endswith(".json"):
                 assert json.loads(path.read_bytes()) == answer.json()
+                kind = name.split("/")[1].removesuffix(".json")
+                msgspec.json.decode(path.read_bytes(), type=schema.DATA[kind].answer)
             else:
                 assert path.read_bytes() == answer.content
     assert sum(name.startswith("data/cells/") for name in written) == len(run.cells)
@@ -54,6 +59,7 @@ def test_nothing_names_the_folders_of_this_machine(run: keyhole.Run, tmp_path: P
         assert str(run.path.parent) not in path.read_text("utf-8")
 
 
+@pytest.mark.slow(seconds=2)
 def test_only_an_export_is_replaced(run: keyhole.Run, tmp_path: Path) -> None:
     site = tmp_path / "site"
     site.mkdir()

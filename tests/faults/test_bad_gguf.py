@@ -117,6 +117,7 @@ def test_a_file_that_was_cut_is_refused(file: Path, cache: Path, whole: bytes) -
     assert not cache.exists() or not list(cache.iterdir())
 
 
+@pytest.mark.slow(seconds=2)
 def test_a_garbled_file_raises_nothing_else(file: Path, cache: Path, whole: bytes) -> None:
     rng = random.Random(0)
     for _ in range(30):

@@ -17,7 +17,7 @@ from keyhole.errors import Interrupted, KeyholeError, RunDamaged
 from keyhole.store import annotations, shading, unfinished
 from keyhole.store import layout as store
 from keyhole.store.values import Values
-from keyhole.views import text as show
+from keyhole.views import terminal as show
 from keyhole.views.report import write as report
 
 OPTIONS: dict[str, Any] = {"top": 3, "unit": "line", "batch_tokens": 60}
@@ -60,7 +60,7 @@ def look(path: Path) -> list[Any]:
     said.append(repr(report.data(run)["tables"]))
     if lost := annotations.summary(run)["damaged_lines"]:
         raise RunDamaged(f"{lost} lines of annotations or notes are damaged")
-    said.append([repr(annotations.read(run)), annotations.notes(run)])
+    said.append([repr(annotations.read_annotations(run)), annotations.read_notes(run)])
     console = show.console()
     with console.capture() as shown:
         console.print(show.info(run))
@@ -162,7 +162,7 @@ def test_a_damaged_file_of_a_plan_is_noticed_or_harmless(
             keyhole.scan(model, [text], out=tmp_path / "run", **OPTIONS)
     partial = unfinished.Partial(tmp_path / "run").path
     names = sorted(str(file.relative_to(partial)) for file in partial.rglob("*") if file.is_file())
-    assert {"plan/summary.json", "plan/identity.json", "plan/checkpoint.npz", "tokens.npy"} <= set(names)
+    assert {"plan/summary.json", "plan/identity.json", "plan/1-of-1.checkpoint.npz", "tokens.npy"} <= set(names)
     shutil.copytree(partial, tmp_path / "kept")
     noticed: list[str] = []
     for name in names:

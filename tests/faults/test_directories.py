@@ -78,7 +78,7 @@ def test_what_only_looks_like_a_run_is_kept(
     assert tree(tmp_path / where) == before
 
 
-@pytest.mark.parametrize(("link", "processes"), [("plan", 1), ("plan/1-of-2", 2), ("plan/1-of-2.partial", 2)])
+@pytest.mark.parametrize(("link", "processes"), [("plan", 1), ("plan/1-of-2", 2), ("plan/1-of-2.npz", 2)])
 def test_links_inside_an_unfinished_run_are_not_written_through(
     text: Path, tmp_path: Path, link: str, processes: int
 ) -> None:

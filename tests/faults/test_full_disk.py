@@ -20,7 +20,7 @@ from families import tiny
 import keyhole
 from keyhole.common import files
 from keyhole.errors import DiskFull, KeyholeError, RunError
-from keyhole.scanning import scan as engine
+from keyhole.scanning import shard
 from keyhole.store import tables
 
 OPTIONS: dict[str, Any] = {"top": 3, "unit": "line", "batch_tokens": 60}
@@ -70,9 +70,10 @@ def content(run: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(run.iterdir()) if path.name != "log.json"}
 
 
+@pytest.mark.slow(seconds=2)
 def test_a_scan_on_a_disk_that_fills_at_any_write(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "CHECKPOINT_SECONDS", 0.0)
-    monkeypatch.setattr(engine, "CHECKPOINT_SHARE", 1e9)
+    monkeypatch.setattr(shard, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(shard, "CHECKPOINT_SHARE", 1e9)
     model = tiny("llama")
     with full_at(1 << 30, monkeypatch) as written:
         whole = content(keyhole.scan(model, [text], out=tmp_path / "whole", **OPTIONS).path)
@@ -85,6 +86,7 @@ def test_a_scan_on_a_disk_that_fills_at_any_write(text: Path, tmp_path: Path, mo
         assert content(keyhole.scan(model, [text], out=out, resume=True, **OPTIONS).path) == whole
 
 
+@pytest.mark.slow(seconds=3)
 def test_an_analysis_on_a_disk_that_fills_at_any_write(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

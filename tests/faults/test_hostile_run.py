@@ -23,7 +23,7 @@ import keyhole
 from keyhole.cli import app
 from keyhole.common import files
 from keyhole.errors import Interrupted, KeyholeError, ModelError, RunDamaged, ShardError, UntrustedSource
-from keyhole.store import manifest, trust, unfinished
+from keyhole.store import checkpoint, manifest, trust, unfinished
 
 OPTIONS: dict[str, Any] = {"top": 3, "unit": "line", "batch_tokens": 60}
 CODE = """
@@ -75,6 +75,7 @@ def invoke(*args: object) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.slow(seconds=2)
 def test_a_run_from_elsewhere_names_its_model_and_nothing_is_loaded(run: Path, model: str, marker: Path) -> None:
     reseal(run, trusting)
     arm(model)
@@ -181,6 +182,7 @@ def test_a_merge_is_ones_own_if_all_its_parts_are(text: Path, tmp_path: Path) ->
 HOSTILE: list[Any] = [None, True, -1, 0, 10**30, 1.5, float("nan"), "", "x", "\x1b[31m", [], [1], {}, {"a": 1}, [[[]]]]
 
 
+@pytest.mark.slow(seconds=2)
 def test_no_value_of_a_manifest_leads_to_anything_but_a_plain_refusal(run: Path, tmp_path: Path) -> None:
     original = (run / "manifest.json").read_text()
     about = json.loads(original)
@@ -211,7 +213,7 @@ def test_no_value_of_a_manifest_leads_to_anything_but_a_plain_refusal(run: Path,
 
 
 def invoke_info(run: keyhole.Run) -> bool:
-    from keyhole.views import text as show
+    from keyhole.views import terminal as show
 
     console = show.console()
     with console.capture() as shown:
@@ -388,11 +390,11 @@ def test_an_unfinished_run_with_an_odd_identity(
         with pytest.raises(Interrupted):
             keyhole.scan(tiny("llama"), [text], out=tmp_path / "run", **OPTIONS)
     partial = unfinished.Partial(tmp_path / "run")
-    identity = files.read_json(partial.identity, "")
-    files.write_json(partial.identity, identity | change)
+    identity = files.read_json(partial.plan.identity, "")
+    files.write_json(partial.plan.identity, identity | change)
     with pytest.raises(KeyholeError):
         keyhole.scan(tiny("llama"), [text], out=tmp_path / "run", resume=True, **OPTIONS)
-    files.write_json(partial.identity, identity)
+    files.write_json(partial.plan.identity, identity)
     summary = files.read_json(partial.plan.summary, "")
     for other in (summary | {"files": [1]}, {"files": summary["files"]}, summary | {"extra": 1}):
         files.write_json(partial.plan.summary, other)
@@ -407,10 +409,10 @@ def test_a_checkpoint_with_any_flipped_bit_is_refused(
         stop_after(2, patch)
         with pytest.raises(Interrupted):
             keyhole.scan(tiny("llama"), [text], out=tmp_path / "run", **OPTIONS)
-    file = unfinished.Partial(tmp_path / "run").checkpoint
+    file = unfinished.Partial(tmp_path / "run").path / "plan" / "1-of-1.checkpoint.npz"
     whole = file.read_bytes()
-    assert unfinished.read_checkpoint(file)["done"] == 2
+    assert checkpoint.read_checkpoint(file, unfinished.AGAIN)["done"] == 2
     for at in range(0, len(whole), 7):
         file.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
         with pytest.raises(RunDamaged, match="checkpoint.*--force"):
-            unfinished.read_checkpoint(file)
+            checkpoint.read_checkpoint(file, unfinished.AGAIN)

@@ -14,7 +14,7 @@ from power import MODES, Disk, lay_out
 
 import keyhole
 from keyhole.errors import RunError
-from keyhole.scanning import scan as engine
+from keyhole.scanning import shard
 from keyhole.store import layout as store
 from keyhole.store.values import Values, available
 
@@ -54,42 +54,45 @@ def images_of(disk: Disk, work: Any, monkeypatch: pytest.MonkeyPatch) -> list[tu
                 found.append((mode, image))
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "CHECKPOINT_SECONDS", 0.0)
-        patch.setattr(engine, "CHECKPOINT_SHARE", 1e9)
+        patch.setattr(shard, "CHECKPOINT_SECONDS", 0.0)
+        patch.setattr(shard, "CHECKPOINT_SHARE", 1e9)
         disk.watch(patch, step)
         work()
     return found
 
 
+@pytest.mark.slow(seconds=3)
 def test_a_scan_cut_anywhere_resumes_to_the_same_bytes_or_says_what_is_damaged(
     text: Path, tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = tiny("llama")
-    whole = content(keyhole.scan(model, [text], out=tmp_path / "whole", **OPTIONS).path)
+    model, options = tiny("llama"), {**OPTIONS, "batch_tokens": 45}
+    whole = content(keyhole.scan(model, [text], out=tmp_path / "whole", **options).path)
     out = disk.root / "run"
-    states = images_of(disk, lambda: keyhole.scan(model, [text], out=out, **OPTIONS), monkeypatch)
+    states = images_of(disk, lambda: keyhole.scan(model, [text], out=out, **options), monkeypatch)
     assert len(states) > 40, "too few states were seen: the test tests little"
     for mode in MODES:  # the scan said that it is finished
         image = disk.image(mode)
         assert {name.removeprefix("run/"): data for name, data in image.items() if data is not None} == {
             path.name: path.read_bytes() for path in out.iterdir()
         }
-    resumed = noticed = with_checkpoint = 0
+    resumed = noticed = with_checkpoint = with_result = 0
     for number, (_, image) in enumerate(states):
         if number % 3 and number < len(states) - 12:  # every third, and the last steps
             continue
         lay_out(image, tmp_path / "after")
-        with_checkpoint += bool(image.get("run.partial/plan/checkpoint.npz"))
+        with_checkpoint += bool(image.get("run.partial/plan/1-of-1.checkpoint.npz"))
+        with_result += bool(image.get("run.partial/plan/1-of-1.npz"))
         try:
-            run = keyhole.scan(model, [text], out=tmp_path / "after" / "run", resume=True, **OPTIONS)
+            run = keyhole.scan(model, [text], out=tmp_path / "after" / "run", resume=True, **options)
         except RunError:
             noticed += 1
-            run = keyhole.scan(model, [text], out=tmp_path / "after" / "run", force=True, **OPTIONS)
+            run = keyhole.scan(model, [text], out=tmp_path / "after" / "run", force=True, **options)
         else:
             resumed += 1
         assert content(run.path) == whole
     assert resumed > 20
     assert with_checkpoint > 5
+    assert with_result > 5
 
 
 def test_a_first_analysis_cut_anywhere_leaves_no_damage(
@@ -114,6 +117,7 @@ def test_a_first_analysis_cut_anywhere_leaves_no_damage(
     assert absent > 2
 
 
+@pytest.mark.slow(seconds=3)
 def test_an_analysis_cut_anywhere_leaves_each_table_as_it_was_or_as_it_will_be(
     text: Path, tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

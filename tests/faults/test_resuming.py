@@ -35,6 +35,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 # Resuming what is finished
 
 
+@pytest.mark.slow(seconds=2)
 def test_resuming_a_finished_run_compares_the_whole_scan(text: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     run = scan(text, out)
@@ -86,6 +87,7 @@ def test_a_kill_right_after_two_runs_changed_places(text: Path, tmp_path: Path) 
     assert sorted(path.name for path in tmp_path.glob("run*")) == ["run"]
 
 
+@pytest.mark.slow
 def test_an_interrupted_merge_says_what_to_do(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = [scan(text, tmp_path / f"part{i}", shard=f"{i}/2").path for i in (1, 2)]
     script = (
@@ -103,6 +105,7 @@ def test_an_interrupted_merge_says_what_to_do(text: Path, tmp_path: Path, monkey
     assert content(merged.path) == content(scan(text, tmp_path / "one").path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["rename", "rmtree"])
 def test_a_merge_that_is_killed_at_its_last_steps_is_still_a_merge(text: Path, tmp_path: Path, step: str) -> None:
     parts = [scan(text, tmp_path / f"part{i}", shard=f"{i}/2").path for i in (1, 2)]
@@ -203,6 +206,7 @@ def test_a_manifest_repeats_edits_and_revision(text: Path, tmp_path: Path) -> No
     assert content(tmp_path / "b") == content(tmp_path / "a")
 
 
+@pytest.mark.slow(seconds=10)
 def test_a_scan_in_processes_passes_edits_and_revision_on(text: Path, tmp_path: Path) -> None:
     folder = save(tiny("llama"), tmp_path / "model")
     edits = tmp_path / "edits.json"

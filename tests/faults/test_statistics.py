@@ -17,9 +17,10 @@ from keyhole.models.model import Model
 from keyhole.scanning.cpu import CpuIndex
 from keyhole.store.run import moments
 from keyhole.views import notebook
-from keyhole.views import text as show
+from keyhole.views import terminal as show
 from keyhole.views.worth import worth_showing
-from keyhole.web.contract import Explorer, compact
+from keyhole.web.contract import Explorer
+from keyhole.web.pack import compact
 
 CHAIN = 65
 """Additions of 32 bits that a coefficient goes through on a CPU, at most, and the rounding of its square: docs/runs.md."""

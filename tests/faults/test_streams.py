@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from families import save, tiny
+from synthetic import fill
 
 import keyhole
 from keyhole import cli
 from keyhole.errors import Interrupted, KeyholeError, UsageError
-from keyhole.store import tables
 
 SOURCE = str(Path(keyhole.__file__).parents[1])
 
@@ -30,7 +30,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = keyhole.scan(source, [text], out=folder / "run", top=4, unit="line", context=64)
     keyhole.analyze(made, only=["activity", "agreement", "confident"])
     row = {"prefix": "日本 é 😀", "top_r": "é", "top_y": "–", "top_o": "\u2028", "similarity": 0.5}
-    tables.write(made.path, "cases", [row] * 3000)
+    fill(made.path, "cases", [row] * 3000)
     return made.path
 
 
@@ -141,7 +141,7 @@ def test_errors_show_as_what_they_are(
     def fail(*given: object) -> None:
         raise error
 
-    monkeypatch.setattr("keyhole.views.text.info", fail)
+    monkeypatch.setattr("keyhole.views.terminal.info", fail)
     assert call(monkeypatch, "info", run) == code
     out, err = capsys.readouterr()
     assert out == ""

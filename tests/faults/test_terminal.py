@@ -20,15 +20,17 @@ from typing import Any
 import pytest
 from families import tiny, tokenizer
 from hostile import reseal
+from synthetic import fill
 from tokenizers import AddedToken
 
 import keyhole
 from keyhole import cli, demo
+from keyhole.analyses import registry
 from keyhole.common import files, output
 from keyhole.store import annotations, tables
 from keyhole.store.values import Values
 from keyhole.views import progress
-from keyhole.views import text as show
+from keyhole.views import terminal as show
 
 TOKENS = ["[/INST]", "[bold]", "\x1b[31m", "\u202e", ":smile:", "\x9b2J", "\u200b"]
 EVIL = "\x1b]0;owned\x07\x1b[31m[/x][bold]:smile:\u202e\u2066\x9b2J\x7f\r\u2028\u200bend"
@@ -63,7 +65,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = keyhole.scan(str(source), [text], out=path, top=4, unit="line", context=64, hold_out=0.3)
     keyhole.analyze(run, lens=["raw", "norm"], cells=2, samples=20)
     row = {"prefix": EVIL, "top_r": EVIL, "top_y": "[/INST]", "top_o": "<script>", "similarity": float("nan")}
-    tables.write(path, "cases", [row, {**row, "similarity": float("inf")}], note=f"note {EVIL}")
+    facts = {"prefixes": 9, "unit": "line", "source": "valid", "files": f"note {EVIL}", "hold_out": 0.0, "seed": 0}
+    facts |= {"composed": 9, "cases": 2, "chance_mean": 0.1, "chance_p95": float("nan"), "related": 1}
+    fill(path, "cases", [row, {**row, "similarity": float("inf")}], facts)
     cell = next(cell for layer in range(3) for cell in run.layer(layer) if len(cell.triggers) >= 3)
     pattern = {"triggers": [0, 1, 2], "description": EVIL, "kind": "shallow"}
     for name in ("ann", "bob"):
@@ -172,6 +176,7 @@ MISTAKES: dict[str, list[str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*COMMANDS, *MISTAKES])
 def test_every_command_over_a_hostile_run(
     name: str, place: Path, forged: Path, monkeypatch: pytest.MonkeyPatch
@@ -214,6 +219,7 @@ def test_any_field_of_the_manifest(field: str, forged: Path, monkeypatch: pytest
         assert_harmless(seen, terminal=True)
 
 
+@pytest.mark.slow(seconds=2)
 def test_scan_analyze_verify_merge_and_export(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that draw progress bars: moving the cursor is theirs, anything else is nobody's."""
     model, text = (next(p for p in place.iterdir() if p.name.startswith(start)) for start in ("mo", "te"))
@@ -252,6 +258,7 @@ def test_a_progress_bar_takes_no_markup(monkeypatch: pytest.MonkeyPatch) -> None
     assert "\u202e" not in err.getvalue()
 
 
+@pytest.mark.slow
 def test_the_demo_over_a_hostile_run(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = the_run(place)
     monkeypatch.setattr(demo, "check_installed", lambda: None)
@@ -308,6 +315,7 @@ def strict(text: str) -> Any:
     return json.loads(text, parse_constant=refuse)
 
 
+@pytest.mark.slow
 def test_json_is_strict(place: Path, forged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = the_run(place)
     rows = strict(piped(monkeypatch, "table", path, "cases", "--json")[1])
@@ -358,6 +366,7 @@ def test_every_character_that_acts_is_made_visible() -> None:
 # Pages
 
 
+@pytest.mark.slow(seconds=3)
 def test_a_page_of_a_forged_run_runs_nothing(forged: Path) -> None:
     """Script tags, quotes and ends of elements in every text of manifest, tables and notes stay text."""
     from pages import Page, read
@@ -372,13 +381,14 @@ def test_a_page_of_a_forged_run_runs_nothing(forged: Path) -> None:
         manifest["keyhole"], manifest["versions"] = breaking, {breaking: breaking}
 
     reseal(forged, change)
-    for name in tables.SCHEMAS:
-        columns = [column for column, kind in tables.SCHEMAS[name].items() if kind == "VARCHAR"]
+    for name, schema in registry.schemas().items():
+        columns = [column for column, kind in schema.types.items() if kind == "VARCHAR"]
         rows = [
             row | {c: breaking for c in columns if c not in ("lens", "target", "dropped")}
-            for row in tables.read(forged, name)
+            for row in tables.read_table(forged, name)
         ]
-        tables.write(forged, name, rows, note=breaking)
+        facts = {"VARCHAR": breaking, "DOUBLE": 0.5, "BIGINT": 1}
+        fill(forged, name, rows, {key: facts[about.type] for key, about in schema.facts.items()})
     run = keyhole.Run(forged)
     page = Page(report.write(run).read_text("utf-8"))
     assert [attributes.get("type") for tag, attributes in page.tags if tag == "script"] == [

@@ -86,6 +86,7 @@ def test_code_in_the_folder_is_not_run(
     assert not mark.exists()
 
 
+@pytest.mark.slow(seconds=8)
 def test_the_flag_does_run_it_and_nobody_is_asked(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,7 +72,7 @@ def until(holds: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def running(run: keyhole.Run, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
-    monkeypatch.setattr(connection, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(connection, "CHECK_EVERY", 0.05)
     server = uvicorn.Server(serve.configured(web.create(run, model=explored.model())))
     said: list[str] = []
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import explored
+import msgspec
 import pytest
 from starlette.testclient import TestClient
 
@@ -110,7 +111,7 @@ def test_too_many_positions_are_refused_before_any_work(
 def test_positions_of_all_edits_together_are_bounded(
     run: keyhole.Run, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(live.LIMITS, "positions", 11)
+    monkeypatch.setattr(live, "LIMITS", msgspec.structs.replace(live.LIMITS, positions=11))
     edits = [edit(cell, [0, 1]) for cell in range(6)]
     with TestClient(web.create(run, model=model), base_url=HERE) as client:
         response = client.post("/api/edits", json={"edits": edits})

@@ -14,6 +14,7 @@ import explored
 import pytest
 
 import keyhole
+from keyhole.common import files
 from keyhole.errors import DiskFull, KeyholeError, RunError, RunExists, UsageError
 from keyhole.export import site as module
 from keyhole.export.site import export
@@ -107,6 +108,7 @@ def test_another_page_with_the_same_names_is_no_export(run: keyhole.Run, tmp_pat
     assert "no export" in str(refusal(run, tmp_path / "site"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("there", ["nothing", "empty", "export"])
 def test_what_a_link_leads_to_is_written(run: keyhole.Run, exported: Path, tmp_path: Path, there: str) -> None:
     target, link = tmp_path / "disk" / "target", tmp_path / "link"
@@ -174,6 +176,7 @@ def fails_at(target: str, number: int) -> Callable[..., Any]:
     return failing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("step", ["_flush", "_put_in_place"])
 @pytest.mark.parametrize("there", [False, True])
@@ -196,6 +199,7 @@ def test_a_failure_at_the_end_leaves_nothing_but_what_was(
     assert tree(tmp_path) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("swaps", [True, False])
 def test_an_export_is_replaced_with_and_without_swapping(
     run: keyhole.Run, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swaps: bool
@@ -205,7 +209,7 @@ def test_an_export_is_replaced_with_and_without_swapping(
     shutil.copytree(exported, tmp_path / "site.replaced")
     (site / "data" / "stale.json").write_text("{}")
     if not swaps:
-        monkeypatch.setattr(module, "swap", lambda one, other: False)
+        monkeypatch.setattr(files, "swap", lambda one, other: False)
     export(run, site, force=True)
     assert tree(site) == tree(exported)
     assert [path.name for path in tmp_path.iterdir()] == ["site"]
@@ -222,7 +226,7 @@ def test_where_the_last_renaming_fails_the_old_export_is_back(
             raise OSError(errno.EIO, "no")
         return real(self, target)
 
-    monkeypatch.setattr(module, "swap", lambda one, other: False)
+    monkeypatch.setattr(files, "swap", lambda one, other: False)
     monkeypatch.setattr(Path, "rename", rename)
     with pytest.raises(RunError):
         export(run, site, force=True)
@@ -234,7 +238,7 @@ def test_two_names_are_swapped_in_one_step(tmp_path: Path) -> None:
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
         (tmp_path / name / name).touch()
-    if not module.swap(tmp_path / "one", tmp_path / "other"):
+    if not files.swap(tmp_path / "one", tmp_path / "other"):
         pytest.skip("this file system cannot")
     assert sorted(tree(tmp_path)) == ["one", "one/other", "other", "other/one"]
 

@@ -54,7 +54,7 @@ def path(first: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def client(path: Path) -> Iterator[TestClient]:
     def answer(model: Any, text: str, **asked: Any) -> dict[str, Any]:
-        return {"text": text}
+        return explored.prompt(text)
 
     made = web.create(keyhole.open(path), model=explored.model(), read=answer)
     with TestClient(made, base_url=HERE, raise_server_exceptions=False) as client:
@@ -234,10 +234,10 @@ def test_a_new_run_of_the_same_model_keeps_it_and_of_another_does_not(path: Path
     served = Served(keyhole.open(path), model=explored.model())
     replace(path, second)
     served.reopen()
-    assert served.now(None).live.status()["loaded"] is True
+    assert served.now(None).live.status().loaded is True
     reseal(path, lambda manifest: manifest["model"].update(fingerprint="0" * 64))
     served.reopen()
-    assert served.now(None).live.status()["loaded"] is False
+    assert served.now(None).live.status().loaded is False
 
 
 def test_a_run_replaced_between_opening_and_serving(path: Path, second: Path) -> None:
@@ -261,7 +261,7 @@ def test_many_ask_while_the_run_is_replaced(path: Path, first: Path, second: Pat
         while not end.is_set():
             try:
                 with served.asked(None) as opened:
-                    found = opened.checksum, [row[1] for row in opened.explorer.cell(0, 4)["triggers"]]
+                    found = opened.checksum, [row.unit for row in opened.explorer.cell(0, 4).triggers]
             except web.Refused:
                 continue
             if units[found[0]] != found[1]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from families import tiny
 
@@ -29,3 +30,14 @@ def write(folder: Path) -> keyhole.Run:
     run = keyhole.scan(model(), [text], out=folder / "run", top=6, unit="line", context=64)
     asked = ["activity", "agreement", "rank", "confidence", "confident"]
     return keyhole.analyze(run, only=asked, lens=["raw", "norm"], model=model())
+
+
+def prompt(text: str, position: int | None = 0, token: str | None = "", **_: Any) -> dict[str, Any]:
+    """An answer in place of the model's, of the right type: it says what was asked."""
+    numbers = dict.fromkeys(("logit", "p", "original_logit", "original_p"), 0.5)
+    chosen = {"piece": token or "", **numbers}
+    return {"tokens": [text], "position": position or 0, "token": token or "", "edited": False, "prediction": []} | {
+        "original": [],
+        "chosen": chosen,
+        "layers": [],
+    }

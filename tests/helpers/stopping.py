@@ -6,13 +6,12 @@ import signal
 
 import pytest
 
-from keyhole.scanning import scan as engine
-from keyhole.scanning import shard
+from keyhole.scanning import runner, shard
 
 
 def stop_after(batches: int, monkeypatch: pytest.MonkeyPatch, error: BaseException | None = None) -> None:
     """Let a scan do some batches, then press Ctrl-C, or raise."""
-    real = shard.scan_batches
+    real = runner.scan_batches
 
     def some(*args: object) -> object:
         for done, number in enumerate(real(*args), 1):  # type: ignore[arg-type]
@@ -22,4 +21,4 @@ def stop_after(batches: int, monkeypatch: pytest.MonkeyPatch, error: BaseExcepti
                 signal.raise_signal(signal.SIGINT)
             yield number
 
-    monkeypatch.setattr(engine, "scan_batches", some)
+    monkeypatch.setattr(shard, "scan_batches", some)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from keyhole.errors import CorpusError, MissingExtra, UsageError
-from keyhole.inputs import corpus
+from keyhole.inputs import sentences
 from keyhole.inputs.corpus import expand, units
 
 TEXT = "Dr. Smith went home. He slept!\nA second line\n\n\nNext document.  Two sentences here.\n"
@@ -420,14 +420,14 @@ def test_a_long_line_falls_into_the_sentences_of_the_whole(
     longest = max(len(unit.text) for unit in whole)
     assert len(whole) > 20
     for bound in (9 * longest, 1500, len(prose(400, seed)) - 1, len(prose(400, seed))):
-        monkeypatch.setattr(corpus, "STRETCH_CHARACTERS", bound)
+        monkeypatch.setattr(sentences, "STRETCH_CHARACTERS", bound)
         assert list(units([path], "sentence")) == whole
 
 
 def test_a_sentence_longer_than_a_stretch_is_cut_at_white_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(corpus, "STRETCH_CHARACTERS", 20)
+    monkeypatch.setattr(sentences, "STRETCH_CHARACTERS", 20)
     path = tmp_path / "a.txt"
     line = "no end of this at all, " * 5 + " " * 50 + "\u3000x" * 30 + " " + "y" * 50 + " tail"
     path.write_text(line, encoding="utf-8")
@@ -453,7 +453,7 @@ def test_one_line_of_20_million_characters_takes_little_memory(words: str, tmp_p
     )
     out = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True).stdout
     longest, grown = map(int, out.split())
-    assert longest <= corpus.STRETCH_CHARACTERS
+    assert longest <= sentences.STRETCH_CHARACTERS
     assert grown < 150_000  # kB: the line as bytes, as text, and a stretch of it
 
 

@@ -27,6 +27,7 @@ def text(tmp_path: Path) -> str:
     return str(file)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", corpus.UNITS)
 def test_the_same_units(text: str, tmp_path: Path, unit: str) -> None:
     several = tmp_path / "several_chunks.txt"

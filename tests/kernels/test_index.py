@@ -22,8 +22,7 @@ from keyhole.kernels.order import UNFILLED, brute_force, pack, unpack
 from keyhole.kernels.sums import FRACTION_BITS
 from keyhole.models import patches as quiet
 from keyhole.models.model import Model
-from keyhole.scanning import scan as engine
-from keyhole.scanning import shard
+from keyhole.scanning import runner
 from keyhole.scanning.contract import make_index
 from keyhole.scanning.cpu import CpuIndex
 from keyhole.scanning.gpu import LONG_ROWS, SHORT_ROWS, GpuIndex, Rows, Tiling, _Given
@@ -433,7 +432,7 @@ def test_a_batched_scan_on_the_card_equals_brute_force_on_the_same_coefficients(
         update(self, layer, x, batch, tokens)
 
     monkeypatch.setattr(GpuIndex, "update", spy)
-    monkeypatch.setattr(engine, "warm_up", lambda *args: None)  # its windows are not the corpus's
+    monkeypatch.setattr(runner, "warm_up", lambda *args: None)  # its windows are not the corpus's
     run = keyhole.scan(model, [text], out=tmp_path / "run", top=5, unit=unit, batch_tokens=100, context=16)
     offsets = run.unit_offsets
     places = np.concatenate(tokens)
@@ -464,14 +463,14 @@ def test_the_loop_does_not_wait_for_the_card(text: Path, tmp_path: Path, monkeyp
     model = on_card("gpt2", torch.bfloat16)
     options = {"top": 5, "unit": "line", "batch_tokens": 60}
     keyhole.scan(model, [text], out=tmp_path / "warm", **options)  # type: ignore[arg-type]
-    run = shard._Runner.run
+    run = runner.Runner.run
 
-    def strict(self: shard._Runner, *args: object) -> None:
+    def strict(self: runner.Runner, *args: object) -> None:
         torch.cuda.set_sync_debug_mode("error")
         try:
             run(self, *args)  # type: ignore[arg-type]
         finally:
             torch.cuda.set_sync_debug_mode("default")
 
-    monkeypatch.setattr(shard._Runner, "run", strict)
+    monkeypatch.setattr(runner.Runner, "run", strict)
     keyhole.scan(model, [text], out=tmp_path / "run", **options)  # type: ignore[arg-type]

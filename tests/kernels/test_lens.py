@@ -41,6 +41,7 @@ def test_keys_order_as_floats_do_and_of_equal_ones_the_earlier_first() -> None:
     assert torch.equal(where, places)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("masks", [False, True], ids=["", "masked"])
 @pytest.mark.parametrize("vocabulary", [30, 64 * 40, 64 * 600 + 5])
 def test_survey_and_gather_equal_their_references(vocabulary: int, masks: bool) -> None:
@@ -140,6 +141,7 @@ def check_first(z: torch.Tensor, *, summed: bool) -> None:
         torch.testing.assert_close(log_total.cpu(), expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_head_reads_residuals_by_kernels_as_without(monkeypatch: pytest.MonkeyPatch) -> None:
     head = Head(tiny("gemma2"))  # logits with a cap
     residuals = torch.randn(9, head.weight.shape[1], generator=torch.Generator().manual_seed(5))

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,9 +36,10 @@ from keyhole.errors import (
     ShardError,
 )
 from keyhole.scanning import cpu as kernels
-from keyhole.scanning import scan as engine
+from keyhole.scanning import scan as scanning
+from keyhole.scanning import shard
+from keyhole.store import checkpoint, unfinished
 from keyhole.store import layout as store
-from keyhole.store import unfinished
 
 OPTIONS = {"top": 4, "unit": "line", "batch_tokens": 60}
 
@@ -45,6 +47,11 @@ OPTIONS = {"top": 4, "unit": "line", "batch_tokens": 60}
 def content(run: Path) -> dict[str, bytes]:
     """Every file of a run but the log, which says when."""
     return {path.name: path.read_bytes() for path in sorted(run.iterdir()) if path.name != "log.json"}
+
+
+def checkpoint_of(out: Path) -> Path:
+    """The checkpoint of an unfinished scan in one process."""
+    return unfinished.Partial(out).path / "plan" / "1-of-1.checkpoint.npz"
 
 
 @pytest.fixture
@@ -56,6 +63,7 @@ def whole(text: Path, tmp_path: Path) -> dict[str, bytes]:
 # Shards
 
 
+@pytest.mark.slow(seconds=6)
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     count=st.integers(1, 15),
@@ -116,15 +124,15 @@ import time
 import torch
 import keyhole
 from families import tiny
-from keyhole.models import model as models
-from keyhole.scanning import scan as engine
-engine.CHECKPOINT_SECONDS = 0.0
-engine.CHECKPOINT_SHARE = 1e9
-slow = models.Model.forward
+from keyhole.models.model import Model
+from keyhole.scanning import shard
+shard.CHECKPOINT_SECONDS = 0.0
+shard.CHECKPOINT_SHARE = 1e9
+slow = Model.forward
 def forward(self, ids):
     time.sleep(0.08)
     slow(self, ids)
-models.Model.forward = forward
+Model.forward = forward
 torch.set_num_threads(1)  # as the tests: the number of threads decides rounding
 model = tiny("llama")
 print("ready", flush=True)
@@ -133,6 +141,7 @@ print("done", flush=True)
 """
 
 
+@pytest.mark.slow(seconds=30)
 def test_kill_at_any_moment_then_resume_gives_the_same_bytes(
     text: Path, tmp_path: Path, whole: dict[str, bytes]
 ) -> None:
@@ -149,7 +158,7 @@ def test_kill_at_any_moment_then_resume_gives_the_same_bytes(
             process.kill()
             process.communicate()
             kills += 1
-            resumed_from_checkpoint += unfinished.Partial(out).checkpoint.exists()
+            resumed_from_checkpoint += checkpoint_of(out).exists()
         else:
             assert process.communicate()[0] == "done\n"
             break
@@ -184,20 +193,20 @@ def test_ctrl_c_saves_what_is_done(
         with pytest.raises(Interrupted, match="Stopped after 3 of .* --resume"):
             keyhole.scan(tiny("llama"), [text], out=out, **OPTIONS)
     assert signal.getsignal(signal.SIGINT) is before
-    assert int(np.load(unfinished.Partial(out).checkpoint)["done"]) == 3
+    assert int(np.load(checkpoint_of(out))["done"]) == 3
     assert content(keyhole.scan(tiny("llama"), [text], out=out, resume=True, **OPTIONS).path) == whole
 
 
 def test_ctrl_c_while_results_are_written_loses_nothing(
     text: Path, tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save = engine.save_results
+    save = scanning.save_results
 
     def stop_and_save(*args: object) -> None:
         signal.raise_signal(signal.SIGINT)
         save(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(engine, "save_results", stop_and_save)
+    monkeypatch.setattr(scanning, "save_results", stop_and_save)
     run = keyhole.scan(tiny("llama"), [text], out=tmp_path / "run", **OPTIONS)
     assert content(run.path) == whole
 
@@ -247,8 +256,8 @@ def test_a_damaged_checkpoint_says_so(text: Path, tmp_path: Path, monkeypatch: p
         stop_after(2, patch)
         with pytest.raises(Interrupted):
             keyhole.scan(tiny("llama"), [text], out=out, **OPTIONS)
-    checkpoint = unfinished.Partial(out).checkpoint
-    checkpoint.write_bytes(checkpoint.read_bytes()[:200])
+    file = checkpoint_of(out)
+    file.write_bytes(file.read_bytes()[:200])
     with pytest.raises(RunDamaged, match="checkpoint.*--force"):
         keyhole.scan(tiny("llama"), [text], out=out, resume=True, **OPTIONS)
 
@@ -309,9 +318,9 @@ def test_a_full_disk_keeps_what_is_done(
 ) -> None:
     out = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "CHECKPOINT_SECONDS", 0.0)
-        patch.setattr(engine, "CHECKPOINT_SHARE", 1e9)
-        real, calls = unfinished.write_checkpoint, []
+        patch.setattr(shard, "CHECKPOINT_SECONDS", 0.0)
+        patch.setattr(shard, "CHECKPOINT_SHARE", 1e9)
+        real, calls = checkpoint.write_checkpoint, []
 
         def full(*args: object) -> None:
             calls.append(args)
@@ -319,7 +328,7 @@ def test_a_full_disk_keeps_what_is_done(
                 raise OSError(errno.ENOSPC, "No space left on device")
             real(*args)  # type: ignore[arg-type]
 
-        patch.setattr(unfinished, "write_checkpoint", full)
+        patch.setattr(checkpoint, "write_checkpoint", full)
         with pytest.raises(DiskFull, match="disk is full.*--resume"):
             keyhole.scan(tiny("llama"), [text], out=out, **OPTIONS)
     assert content(keyhole.scan(tiny("llama"), [text], out=out, resume=True, **OPTIONS).path) == whole
@@ -331,11 +340,12 @@ def test_too_little_room_is_told_before_the_first_forward(
     import shutil
 
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 9, 1))  # type: ignore[attr-defined]
-    monkeypatch.setattr(engine, "scan_batches", lambda *a: pytest.fail("a forward was run"))
+    monkeypatch.setattr(shard, "scan_batches", lambda *a: pytest.fail("a forward was run"))
     with pytest.raises(DiskFull, match="0 MB free and this scan writes"):
         keyhole.scan(tiny("llama"), [text], out=tmp_path / "run", **OPTIONS)
 
 
+@pytest.mark.slow(seconds=5)
 def test_a_real_full_disk(text: Path, tmp_path: Path) -> None:
     """A limit on file size stands in for a full disk where a write fails half way."""
     code = (
@@ -477,6 +487,27 @@ def test_verify_finds_a_coefficient_that_is_wrong(run: Path) -> None:
     found = keyhole.verify(opened, cells=72, model=tiny("llama"))
     assert not found.ok
     assert found.worst == "L1.3"
+
+
+def test_verify_tells_how_far_it_is(run: Path, text: Path) -> None:
+    steps: dict[str, list[int]] = {}
+
+    def progress(what: str, total: int) -> Any:
+        steps[what] = [total, 0]
+
+        def advance(done: int) -> None:
+            steps[what][1] += done
+
+        return advance
+
+    found = keyhole.verify(keyhole.open(run), cells=30, model=tiny("llama"), progress=progress)
+    assert list(steps) == ["reading the corpus", "recomputing"]
+    assert all(done == total > 0 for total, done in steps.values())
+    text.unlink()
+    steps.clear()
+    again = keyhole.verify(keyhole.open(run), cells=30, model=tiny("llama"), progress=progress)
+    assert list(steps) == ["recomputing"]
+    assert again.triggers == found.triggers
 
 
 def test_verify_refuses_another_model_or_text(run: Path, text: Path) -> None:

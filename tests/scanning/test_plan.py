@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from keyhole.errors import CorpusError
 from keyhole.inputs import corpus
 from keyhole.inputs.corpus import Unit
-from keyhole.scanning import plan
+from keyhole.scanning import candidates, plan
+from keyhole.scanning.hold_out import held_out
 from keyhole.store.unfinished import PlanFiles
 
 
@@ -28,7 +29,7 @@ def build(folder: Path, units: list[list[int]], **options: object) -> tuple[Plan
         files,
         texts,
         lambda many: [[int(word) for word in text.split()] for text in many],
-        **{"vocabulary": 100, "context": 6, "starts": 1, "batch_tokens": 20, "max_tokens": None, **options},  # type: ignore[arg-type]
+        **{"vocabulary": 100, "context": 6, "n_special": 1, "batch_tokens": 20, "max_tokens": None, **options},  # type: ignore[arg-type]
     )
     return files, summary
 
@@ -39,7 +40,7 @@ tokens = st.lists(st.lists(st.integers(0, 2), max_size=12), min_size=1, max_size
 @given(tokens, st.sampled_from([2, 1 << 20]), st.sampled_from([3, 40, 1 << 20]), st.booleans())
 @settings(max_examples=120, deadline=None)
 def test_new_prefixes_and_counts_equal_a_dictionary(
-    units: list[list[int]], part: int, chunk: int, run_ahead: bool
+    units: list[list[int]], part: int, chunk: int, in_threads: bool
 ) -> None:
     if not any(units):
         return
@@ -47,11 +48,11 @@ def test_new_prefixes_and_counts_equal_a_dictionary(
         patch.setattr(corpus, "CHUNK_CHARACTERS", chunk)
         patch.setattr(plan, "POOL_TOKENS", 10)
         patch.setattr(plan, "POOL_WINDOWS", part)
-        patch.setattr(plan, "PART_WINDOWS", part)
+        patch.setattr(candidates, "PART_WINDOWS", part)
         import tempfile
 
         with tempfile.TemporaryDirectory() as folder:
-            files, summary = build(Path(folder) / "x", units, run_ahead=run_ahead)
+            files, summary = build(Path(folder) / "x", units, threads=in_threads)
             check(files, summary, units, room=5)
 
 
@@ -59,15 +60,15 @@ def check(files: PlanFiles, summary: plan.Summary, units: list[list[int]], room:
     windows = [unit[i : i + room] for unit in units for i in range(0, len(unit), room)]
     first: dict[tuple[int, ...], int] = {}
     counts: Counter[tuple[int, ...]] = Counter()
-    old, at = [], 0
+    seen_before, at = [], 0
     for window in windows:
         prefixes = [tuple(window[: i + 1]) for i in range(len(window))]
-        old.append(sum(prefix in first for prefix in prefixes))
+        seen_before.append(sum(prefix in first for prefix in prefixes))
         for i, prefix in enumerate(prefixes):
             first.setdefault(prefix, at + i)
             counts[prefix] += 1
         at += len(window)
-    assert np.load(files.window_old).tolist() == old
+    assert np.load(files.window_seen_before).tolist() == seen_before
     assert summary.distinct_prefixes == len(first)
     repeated = dict(zip(np.load(files.repeated_tokens), np.load(files.repeated_counts), strict=True))
     assert repeated == {first[prefix]: count for prefix, count in counts.items() if count > 1}
@@ -84,12 +85,12 @@ def check(files: PlanFiles, summary: plan.Summary, units: list[list[int]], room:
         assert made.size(number) == sum(map(len, batch.windows))
         longest = max(map(len, batch.windows)) + 1
         assert len(batch.windows) == 1 or len(batch.windows) * longest <= 20
-        for tokens, begin, skip in zip(batch.windows, batch.first_tokens, batch.old, strict=True):
+        for tokens, begin, skip in zip(batch.windows, batch.first_tokens, batch.seen_before, strict=True):
             seen.append(int(begin))
             assert tokens.tolist() == np.load(files.tokens)[begin : begin + len(tokens)].tolist()
             assert skip < len(tokens)
     starts = np.cumsum([0] + [len(window) for window in windows])
-    assert sorted(seen) == [int(starts[i]) for i, window in enumerate(windows) if old[i] < len(window)]
+    assert sorted(seen) == [int(starts[i]) for i, window in enumerate(windows) if seen_before[i] < len(window)]
 
 
 def test_large_vocabularies_keep_their_tokens(tmp_path: Path) -> None:
@@ -100,10 +101,10 @@ def test_large_vocabularies_keep_their_tokens(tmp_path: Path) -> None:
 def test_held_out_windows_make_nothing_old(tmp_path: Path) -> None:
     units = [[i % 3, 1, 2] for i in range(60)]
     files, summary = build(tmp_path / "x", units, hold_out=0.4)
-    held = plan.held_out(0, 60, 0.4)
+    held = held_out(np.arange(60), 0.4)
     seen: Counter[tuple[int, ...]] = Counter()
-    for unit, out, old in zip(units, held, np.load(files.window_old), strict=True):
-        assert old == (3 if out else sum(tuple(unit[: n + 1]) in seen for n in range(3)))
+    for unit, out, known in zip(units, held, np.load(files.window_seen_before), strict=True):
+        assert known == (3 if out else sum(tuple(unit[: n + 1]) in seen for n in range(3)))
         seen.update(() if out else [tuple(unit[: n + 1]) for n in range(3)])
     assert summary.held_out_units == held.sum()
     assert sorted(np.load(files.repeated_counts)) == sorted(count for count in seen.values() if count > 1)
@@ -130,7 +131,7 @@ def test_what_fails_ahead_is_raised_here_and_leaves_no_thread(
     (tmp_path / "plan").mkdir()
     files = PlanFiles(tmp_path)
     with pytest.raises(type(fails), match=str(fails)):
-        plan.build(files, units(), tokenize, vocabulary=9, context=6, starts=1, batch_tokens=20, max_tokens=None)
+        plan.build(files, units(), tokenize, vocabulary=9, context=6, n_special=1, batch_tokens=20, max_tokens=None)
     assert not files.summary.exists()
     assert threading.active_count() == threads
 
@@ -151,7 +152,7 @@ def test_a_corpus_cut_short_stops_what_reads_ahead(tmp_path: Path, monkeypatch: 
         lambda texts: [[1, 2, 3] for _ in texts],
         vocabulary=9,
         context=6,
-        starts=1,
+        n_special=1,
         batch_tokens=20,
         max_tokens=31,
     )

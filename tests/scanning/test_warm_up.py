@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,9 +13,9 @@ import torch
 from families import tiny
 
 import keyhole
-from keyhole.scanning import scan as engine
+from keyhole.scanning import runner
 from keyhole.scanning.config import ScanConfig
-from keyhole.scanning.shard import warm_up
+from keyhole.scanning.runner import warm_up, warming_up
 
 
 @pytest.mark.parametrize("per", ["sentence", "prefix"])
@@ -29,11 +28,11 @@ def test_warming_up_runs_every_length_and_changes_nothing(
     seen: list[tuple[int, ...]] = []
     run = model.run
     monkeypatch.setattr(model, "run", lambda ids, sink: (seen.append(tuple(ids.shape)), run(ids, sink))[1])
-    warm_up(model, config, lambda: False)
+    warm_up(model, config, threading.Event())
     lengths = [(2, 13), (2, 25), (2, 30)]  # the longest as the context has it
     assert seen == lengths * (2 if per == "sentence" else 1)
     seen.clear()
-    warm_up(model, config, lambda: len(seen) == 2)
+    warm_up(model, config, SimpleNamespace(is_set=lambda: len(seen) == 2))
     assert seen == lengths[:2]
     after = keyhole.scan(model, [text], tmp_path / "after", per=per, top=3)
     assert before.manifest["files"] == after.manifest["files"]
@@ -48,27 +47,27 @@ def test_what_fails_while_warming_up_is_left_to_the_scan(monkeypatch: pytest.Mon
         raise RuntimeError("the card is on fire")
 
     monkeypatch.setattr(model, "run", fail)
-    warm_up(model, ScanConfig().resolve(model), lambda: False)
+    warm_up(model, ScanConfig().resolve(model), threading.Event())
     assert calls == [1]
 
 
 def test_on_a_gpu_warming_up_goes_on_beside_the_plan_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     began, ended = threading.Event(), threading.Event()
 
-    def warm(model: object, config: object, enough: Callable[[], bool]) -> None:
+    def warm(model: object, config: object, enough: threading.Event) -> None:
         began.set()
-        while not enough():
+        while not enough.is_set():
             time.sleep(0.001)
         ended.set()
 
-    monkeypatch.setattr(engine, "warm_up", warm)
+    monkeypatch.setattr(runner, "warm_up", warm)
     on_gpu, here = (SimpleNamespace(device=torch.device(name)) for name in ("cuda", "cpu"))
-    with contextlib.suppress(KeyError), engine._warming_up(on_gpu, ScanConfig()):  # type: ignore[arg-type]
+    with contextlib.suppress(KeyError), warming_up(on_gpu, ScanConfig()):  # type: ignore[arg-type]
         assert began.wait(60)
         assert not ended.is_set()
         raise KeyError
     assert ended.is_set()
     began.clear()
-    with engine._warming_up(here, ScanConfig()):  # type: ignore[arg-type]
+    with warming_up(here, ScanConfig()):  # type: ignore[arg-type]
         assert not any(thread.name == "keyhole-warm-up" for thread in threading.enumerate())
     assert not began.is_set()

@@ -53,7 +53,7 @@ def test_saved_is_read_back_and_the_newest_counts(run: keyhole.Run) -> None:
     for one in (first, other, second):
         annotations.save(run, one)
     kept = second | {"patterns": [pattern(3, 4, 5, kind="semantic")]}
-    assert [a.to_json() for a in annotations.read(keyhole.open(run.path))] == [kept, other]
+    assert [a.to_json() for a in annotations.read_annotations(keyhole.open(run.path))] == [kept, other]
     assert len((run.path / "annotations" / "ann.jsonl").read_text().splitlines()) == 2
 
 
@@ -102,9 +102,9 @@ def test_a_crash_costs_at_most_what_was_not_saved(run: keyhole.Run) -> None:
     for cut in range(0, len(whole), 7):
         file.write_bytes(whole[:cut])
         complete = sum(end <= cut for end in ends)  # a whole line counts without its line end too
-        assert len(annotations.read(run)) == complete
+        assert len(annotations.read_annotations(run)) == complete
         annotations.save(run, said(run, 4, "ann"))
-        assert len(annotations.read(run)) == complete + 1
+        assert len(annotations.read_annotations(run)) == complete + 1
 
 
 @given(st.binary(max_size=300))
@@ -114,8 +114,8 @@ def test_any_bytes_can_be_in_the_file(scanned: keyhole.Run, junk: bytes) -> None
     record = json.dumps(said(scanned)).encode()
     (folder / "ann.jsonl").write_bytes(junk + b"\n" + record + b"\n")
     store.notes_file(scanned.path).write_bytes(junk)
-    assert len(annotations.read(scanned)) == 1
-    assert annotations.notes(scanned) == {}
+    assert len(annotations.read_annotations(scanned)) == 1
+    assert annotations.read_notes(scanned) == {}
 
 
 def test_many_save_at_once(run: keyhole.Run) -> None:
@@ -127,9 +127,9 @@ def test_many_save_at_once(run: keyhole.Run) -> None:
     threads = [threading.Thread(target=work, args=(name,)) for name in ("ann", "ann", "bob")]
     [t.start() for t in threads]
     [t.join() for t in threads]
-    assert annotations._read(run)[1] == 0
-    assert len(annotations.read(run)) == 8
-    assert len(annotations.notes(run)) == 8
+    assert annotations._read_annotations(run)[1] == 0
+    assert len(annotations.read_annotations(run)) == 8
+    assert len(annotations.read_notes(run)) == 8
 
 
 def test_what_cannot_be_written_is_told(run: keyhole.Run) -> None:
@@ -147,7 +147,7 @@ def test_a_run_with_annotations_opens_and_verifies(run: keyhole.Run) -> None:
 def test_notes(run: keyhole.Run) -> None:
     for text in ("first", "second", "  "):
         annotations.save_note(run, {"layer": 0, "cell": 2, "text": text})
-        assert annotations.notes(run) == ({} if text == "  " else {"L0.2": text})
+        assert annotations.read_notes(run) == ({} if text == "  " else {"L0.2": text})
     for bad in ({"layer": 0, "cell": 99, "text": "x"}, {"layer": 0, "cell": 0}, {"layer": 0, "cell": 0, "text": 5}):
         with pytest.raises(UsageError):
             annotations.save_note(run, bad)

@@ -51,7 +51,7 @@ def test_a_trigger_is_shaded_by_its_coefficients(run: keyhole.Run) -> None:
     shades = shading.of(run)
     assert shades is not None
     row = shades.row(cell.layer, cell.index, 0)
-    html = notebook._trigger(cell, 0, cell.triggers[0], False)
+    html = notebook.html("trigger", notebook._trigger(cell, 0, cell.triggers[0], False))
     assert html.count("43,95,143") == sum(row >= 4)
     assert html.count("191,100,32") == sum(row <= -4)
     assert html.count("<mark>") == 1

@@ -11,16 +11,18 @@ from typing import Any
 import pytest
 from families import tiny
 from pages import Page
-from synthetic import like_the_paper
+from synthetic import SAMPLE, fill, like_the_paper
 from typer.testing import CliRunner
 
 import keyhole
-from keyhole.analyses import measured, paper, verdicts
+from keyhole.analyses import registry
+from keyhole.analyses.measured import Measured
+from keyhole.analyses.record import Shape
+from keyhole.cells import Cells
 from keyhole.cli import app
 from keyhole.errors import RunError
 from keyhole.store import layout as store
-from keyhole.store import tables
-from keyhole.views import figures
+from keyhole.views import figures, text
 from keyhole.views.report import page
 from keyhole.views.report import write as report
 
@@ -37,6 +39,13 @@ HOSTILE = [
 CHROMIUM = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
 )
+
+
+CHARTS = {"mutation", "agreement", "rank", "confidence", "active", "activity", "zero_agreement", "residual_match"}
+CHARTS |= {"final_probability", "shares"}
+LABELS = ["Table 1", "Figure 3", "Figure S1", "Figure 4", "Figure 5", "Figure 6", "Table 2"]
+LABELS += ["Figure 7", "Figure 8", "Figure 9", "Figure 10", "Figure 11", "Table S1"]
+NOTE = "measured on a random prefix of each of 30 lines of the held-out text <i>sample</i> (seed 0)"
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +71,7 @@ def filled_run(scanned: Path, tmp_path_factory: pytest.TempPathFactory) -> keyho
         row["prefix"] = HOSTILE[i % len(HOSTILE)] * 9
         row["top_r"] = row["top_y"] = row["top_o"] = HOSTILE[(i + 1) % len(HOSTILE)]
     for name, rows in filled.items():
-        tables.write(path, name, rows, note="measured on a <i>sample</i>" if name == "refinement" else None)
+        fill(path, name, rows, SAMPLE if name == "refinement" else None)
     return keyhole.Run(path)
 
 
@@ -87,13 +96,16 @@ def read(run: keyhole.Run) -> Page:
 
 def test_every_figure_and_table_is_there(run: keyhole.Run) -> None:
     shown = read(run)
-    assert {f.name for f in paper.FINDINGS} == set(figures.FIGURES) == set(shown.values("data-figure"))
+    assert CHARTS == set(registry.charts()) == set(shown.values("data-figure"))
     specs = json.loads(next(code for code in shown.inside["script"] if code.startswith("{")))
-    assert set(specs) == set(figures.FIGURES)
-    for finding in (*paper.FINDINGS, paper.TABLE_1, paper.TABLE_2, paper.TABLE_CASES):
-        assert f"{finding.label}." in shown.text
-        assert finding.title in shown.text
-        assert " ".join(page._ours(finding.published).split()) in shown.text
+    assert set(specs) == set(registry.charts())
+    every = [figure for _, figure in registry.report_order()]
+    assert [figure.label for figure in every] == LABELS
+    for figure in every:
+        assert f"{figure.label}." in shown.text
+        assert figure.title in shown.text
+        assert figure.paper is not None
+        assert " ".join(page._ours(figure.paper.published).split()) in shown.text
     assert "not filled yet" not in shown.text
     assert "tiny-gpt2" in shown.text
     assert "3 layers × 24 = 72" in shown.text
@@ -146,9 +158,9 @@ def test_corpus_text_is_shown_and_does_nothing(run: keyhole.Run) -> None:
     assert "img" not in tags
     assert "svg" not in tags
     assert not [name for _, attributes in shown.tags for name in attributes if name.startswith("on")]
-    for text in HOSTILE[:6]:
-        assert " ".join(text.split()) in shown.text
-    assert "measured on a <i>sample</i>" in shown.text.replace("Measured", "measured")
+    for word in HOSTILE[:6]:
+        assert " ".join(word.split()) in shown.text
+    assert NOTE in shown.text.replace("Measured", "measured")
     raw = store.report_file(run.path).read_text("utf-8")
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e\u2066-\u2069]", raw)
     assert "\u202e" not in shown.text
@@ -165,19 +177,19 @@ def test_a_missing_table_says_which_command_fills_it(scanned: Path, tmp_path: Pa
     run = bare(scanned, tmp_path)
     shown = read(run)
     assert shown.values("data-figure") == []
-    for table in tables.SCHEMAS:
+    for table in registry.schemas():
         assert f"keyhole analyze bare --only {table}" in shown.text
     assert "Nothing is measured yet" in shown.text
-    tables.write(run.path, "mutation", like_the_paper(3)["mutation"])
-    tables.write(run.path, "rank", [])
+    fill(run.path, "mutation", like_the_paper(3)["mutation"])
+    fill(run.path, "rank", [])
     shown = read(run)
     assert shown.values("data-figure") == ["mutation"]
     assert "The table rank is empty" in shown.text
 
 
 def test_notes_stand_with_their_figures(run: keyhole.Run) -> None:
-    text = read(run).text
-    assert text.count("easured on a <i>sample</i>") == 3  # Figures 9, 10 and 11 read that table
+    said = read(run).text
+    assert said.count(NOTE[1:]) == 3  # Figures 9, 10 and 11 read that table
 
 
 @pytest.mark.slow(seconds=2)
@@ -193,7 +205,7 @@ def test_missing_numbers_are_no_error(run: keyhole.Run, everywhere: bool) -> Non
     keep = {"layer", "bin", "n", "dropped", "target", "lens", "cell", "token", "prefix", "top_r", "top_y", "top_o"}
     for name, rows in like_the_paper(3, cells=24).items():
         gone = [{column: value if column in keep else None for column, value in row.items()} for row in rows]
-        tables.write(run.path, name, gone if everywhere else gone[:1] + rows[1:])
+        fill(run.path, name, gone if everywhere else gone[:1] + rows[1:])
     shown = read(run)
     assert ("is without numbers" in shown.text) == everywhere
     found = report.data(run)["verdicts"]
@@ -206,9 +218,10 @@ def test_missing_numbers_are_no_error(run: keyhole.Run, everywhere: bool) -> Non
 @pytest.mark.parametrize("layers", [1, 2, 6, 80])
 def test_charts_of_any_depth_are_valid(layers: int) -> None:
     found: Any = like_the_paper(layers)
-    charts = figures.draw(found, figures.Look(layers, 50_000, figures.PAGE))
-    assert set(charts) == set(figures.FIGURES)
-    for chart in charts.values():
+    shape = Shape(Cells.of_widths([1536] * layers), 50_000, signed=False)
+    drawn = figures.draw_all(Measured(None, shape, found, {}, {}, {}), figures.PAGE)  # type: ignore[arg-type]
+    assert {each.figure.name for each in drawn} == set(registry.charts())
+    for chart in (each.chart for each in drawn):
         spec = figures.spec(chart, page=True)
         assert spec["width"] == "container"
         assert "#" not in json.dumps(spec).replace("#/", "")  # no colour but the page's own
@@ -223,7 +236,7 @@ def test_palette_and_page_agree() -> None:
 
 def test_figures_for_a_notebook(run: keyhole.Run) -> None:
     charts = report.figures(run)
-    assert set(charts) == set(figures.FIGURES)
+    assert set(charts) == set(registry.charts())
     assert "var(--" not in json.dumps(figures.spec(charts["shares"]))
 
 
@@ -231,14 +244,15 @@ def test_json(run: keyhole.Run) -> None:
     result = CliRunner().invoke(app, ["report", str(run.path), "--json"])
     assert result.exit_code == 0, result.output
     data = json.loads(result.output)
-    assert set(data) == {"run", "tables", "notes", "verdicts"}
-    assert set(data["tables"]) == set(tables.SCHEMAS)
+    assert set(data) == {"run", "tables", "facts", "notes", "verdicts"}
+    assert set(data["tables"]) == set(registry.schemas())
     assert data["tables"]["mutation"] == run.table("mutation")
-    assert data["notes"] == {"refinement": "measured on a <i>sample</i>"}
+    assert data["facts"] == {"refinement": SAMPLE}
+    assert data["notes"] == {"refinement": NOTE}
     assert data["run"]["layers"] == 3
     for each in data["verdicts"].values():
         for verdict in each:
-            assert set(verdict) == {"claim", "outcome", "test", "evidence"}
+            assert set(verdict) == {"claim", "outcome", "test", "evidence", "effect"}
             assert verdict["outcome"] in ("holds", "does not hold", "unclear")
     assert not store.report_file(run.path).exists()
 
@@ -250,8 +264,8 @@ def test_svg_and_png(run: keyhole.Run, tmp_path: Path) -> None:
     )
     assert result.exit_code == 0, result.output
     assert store.report_file(run.path).exists()
-    assert {p.stem for p in (tmp_path / "s").glob("*.svg")} == set(figures.FIGURES)
-    assert {p.stem for p in (tmp_path / "p").glob("*.png")} == set(figures.FIGURES)
+    assert {p.stem for p in (tmp_path / "s").glob("*.svg")} == set(registry.charts())
+    assert {p.stem for p in (tmp_path / "p").glob("*.png")} == set(registry.charts())
     assert "<svg" in (tmp_path / "s" / "mutation.svg").read_text("utf-8")
     assert (tmp_path / "p" / "mutation.png").read_bytes().startswith(b"\x89PNG")
 
@@ -261,12 +275,18 @@ def test_svg_without_tables_is_a_clear_error(scanned: Path, tmp_path: Path) -> N
         report.save_figures(bare(scanned, tmp_path), tmp_path / "out", "svg")
 
 
-def test_cases_are_held_against_chance_where_the_note_tells_it() -> None:
-    note = (
-        "top(r) and top(o) have a cosine of 0.112 on average and 0.245 at the 95th percentile, which 20 of these exceed"
-    )
-    assert measured.chance(note) == 0.245
-    assert measured.chance("") == verdicts.DISTANT
+def test_cases_are_held_against_the_chance_that_the_facts_tell(run: keyhole.Run) -> None:
+    """Also where it is negative."""
+    rows = [{**row, "similarity": 0.0} for row in like_the_paper(3)["cases"]]
+    for chance, outcome in ((-0.020, "does not hold"), (0.245, "holds")):
+        counts = {"composed": 100, "cases": 100, "related": 0}
+        fill(run.path, "cases", rows, SAMPLE | counts | {"chance_mean": -0.1, "chance_p95": chance})
+        (verdict,) = report.data(run)["verdicts"]["cases"]
+        assert verdict["outcome"] == outcome
+        assert f"up to {chance:.3g}:" in verdict["evidence"]
+        assert f"{chance:.3f} at the 95th percentile" in report.data(run)["notes"]["cases"]
+    fill(run.path, "cases", rows)
+    assert "up to 0.3:" in report.data(run)["verdicts"]["cases"][0]["evidence"]
 
 
 @pytest.mark.slow(seconds=3)
@@ -290,7 +310,7 @@ def test_in_a_browser(run: keyhole.Run, width: int, scheme: str) -> None:
         tab.on("request", lambda request: asked.append(request.url))
         tab.goto(page_file.as_uri())
         tab.wait_for_selector("html.drawn", timeout=30_000)
-        assert tab.locator(".plot svg").count() == len(figures.FIGURES)
+        assert tab.locator(".plot svg").count() == len(registry.charts())
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
         line = tab.locator(".plot svg path[stroke^='var(--blue']").first
         drawn = line.evaluate("e => getComputedStyle(e).stroke")
@@ -313,11 +333,11 @@ def test_in_a_browser(run: keyhole.Run, width: int, scheme: str) -> None:
     ],
 )
 def test_numbers_keep_what_matters(value: float | None, said: str) -> None:
-    assert page._number(value) == said
+    assert text.decimal(value) == said
 
 
 def test_tokens_of_white_space_are_seen() -> None:
-    assert [page._blank(token) for token in ("", " ", "\u00a0", "\n ")] == ["(empty)", "␣", "U+00A0", "\n␣"]
+    assert [text.blank(token) for token in ("", " ", "\u00a0", "\n ")] == ["(empty)", "␣", "U+00A0", "\n␣"]
 
 
 def test_our_sentences_are_set_well_and_quotes_stay() -> None:

@@ -426,13 +426,16 @@ def test_map_of_any_size(browser: Any, live: Site, layers: int, cells: int) -> N
         shown = page.evaluate(
             """async ([layers, cells]) => {
               const { cellMap } = await import('./static/map.js');
+              const { Cells } = await import('./static/cells.js');
+              const rows = Array.from({ length: layers }, (_, i) => ({ layer: `L${i}`, offset: i * cells, width: cells }));
               const bytes = new Uint8Array(layers * cells).fill(10);
               bytes[2 * cells + 4] = 250;
               let text = '';
               for (let i = 0; i < bytes.length; i += 8192) text += String.fromCharCode(...bytes.subarray(i, i + 8192));
-              const measure = { name: 'agreement', title: 'a', lo: 0, hi: 1, scale: 'linear', data: btoa(text) };
+              const measure = { name: 'agreement', title: 'a', side: 'value', lo: 0, hi: 1, scale: 'linear', data: btoa(text) };
+              const map = { levels: 254, unknown: 255, shown: 'agreement', measures: [measure] };
               const main = document.querySelector('main');
-              main.replaceChildren(cellMap({ layers, cells, measures: [measure] }, new AbortController().signal));
+              main.replaceChildren(cellMap(map, new Cells(rows), new AbortController().signal));
               await new Promise(resolve => setTimeout(resolve, 200));
               const canvas = main.querySelector('canvas');
               const pixels = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;

@@ -66,7 +66,7 @@ def test_an_annotation_for_a_run_that_was_replaced(browser: Any, changing: Site,
         assert page.locator("#description-0").input_value() == "about cats"
         assert boxes.nth(0).is_checked()
         assert "Saved" not in page.locator("main").inner_text()
-        assert annotations.read(keyhole.open(changing.run.path)) == []
+        assert annotations.read_annotations(keyhole.open(changing.run.path)) == []
         page.locator("#lost").get_by_role("button", name="Reload").click()
         until(page, "() => document.querySelector('main h1') && document.getElementById('lost').hidden")
         # of the new run, and without the marks that were made on the triggers of the old one
@@ -94,7 +94,7 @@ def test_a_note_on_a_run_that_is_gone_and_comes_back(browser: Any, changing: Sit
         assert page.locator("#lost").is_hidden()
         page.get_by_role("button", name="Save", exact=True).click()
         page.wait_for_selector("text=Saved.")
-        assert annotations.notes(changing.run) == {"L1.11": "fires on cats"}
+        assert annotations.read_notes(changing.run) == {"L1.11": "fires on cats"}
         page.reload()
         page.wait_for_selector("#note")
         assert page.locator("#note").input_value() == "fires on cats"
@@ -126,7 +126,7 @@ def test_an_old_tab_does_not_write_into_the_new_run(browser: Any, changing: Site
             old.wait_for_selector("text=Not saved:")
             new.locator("#note").fill("of the new run")
             new.wait_for_selector("text=Saved.")
-    assert annotations.notes(keyhole.open(changing.run.path)) == {"L1.11": "of the new run"}
+    assert annotations.read_notes(keyhole.open(changing.run.path)) == {"L1.11": "of the new run"}
 
 
 def test_the_run_is_named_to_the_server_and_to_no_static_host(browser: Any, site: Site) -> None:

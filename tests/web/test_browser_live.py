@@ -104,7 +104,7 @@ def test_prompt_errors_are_said(browser: Any, live: Site) -> None:
         assert "L3.17" in page.locator(".edits").inner_text()
         page.get_by_label("Cell to edit").fill("L77.1")
         page.get_by_role("button", name="Add").click()
-        assert "L77.1" in page.get_by_role("alert").inner_text()
+        assert "There is no cell L77.1: the model has layers 0 to 1" in page.locator(".edits").inner_text()
 
 
 def test_exported_pages_say_what_needs_the_model(browser: Any, exported: Site) -> None:
@@ -152,7 +152,7 @@ def test_annotating_loses_nothing(live_page: Any, live: Site) -> None:
     save.click()
     until(page, f"!document.title.startsWith('Annotate L0.{cell} ')")
     page.wait_for_selector(".marks")
-    (saved,) = [each for each in annotations.read(live.run) if each.annotator == "ann"]
+    (saved,) = [each for each in annotations.read_annotations(live.run) if each.annotator == "ann"]
     assert saved.to_json() == {
         "annotator": "ann",
         "layer": 0,
@@ -167,7 +167,7 @@ def test_annotating_loses_nothing(live_page: Any, live: Site) -> None:
     page.get_by_role("button", name="Skip").click()
     until(page, "address => !document.title.startsWith('Annotate ' + address)", address)
     page.wait_for_selector(".marks")
-    assert sum(each.skipped for each in annotations.read(live.run)) == 1
+    assert sum(each.skipped for each in annotations.read_annotations(live.run)) == 1
     go(page, live, f"#/L0/{cell}")
     page.wait_for_selector("#note")
     assert "a <i>shape</i>" in page.locator(".written").inner_text()
@@ -183,7 +183,7 @@ def test_notes_are_kept(live_page: Any, live: Site) -> None:
     go(page, live, "#/L1/11")
     page.get_by_label("A note on L1.11").fill("fires on <cats>")
     page.wait_for_selector("text=Saved.")
-    assert annotations.notes(live.run)["L1.11"] == "fires on <cats>"
+    assert annotations.read_notes(live.run)["L1.11"] == "fires on <cats>"
     page.reload()
     page.wait_for_selector("#note")
     assert page.get_by_label("A note on L1.11").input_value() == "fires on <cats>"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -13,14 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import explored
+import msgspec
 import numpy as np
 import pytest
 from families import CELLS
 
 import keyhole
 from keyhole.store import annotations, shading, values
-from keyhole.web import search
-from keyhole.web.contract import SHADES, Explorer, NotThere, compact, joined, shades, short
+from keyhole.web import schema, search
+from keyhole.web.contract import Explorer, NotThere
+from keyhole.web.pack import SHADES, compact, joined, shades, short
 
 
 @pytest.fixture(scope="module")
@@ -34,15 +37,18 @@ def explorer(run: keyhole.Run) -> Explorer:
 
 
 def data(explorer: Explorer, path: str) -> Any:
-    return json.loads(explorer.body(path))
+    """An answer, after it was checked against its type."""
+    body = explorer.body(path)
+    msgspec.json.decode(body, type=schema.DATA[re.split("[./]", path)[0]].answer)
+    return json.loads(body)
 
 
 def opened(explorer: Explorer, cell: keyhole.Cell) -> Any:
     """A cell's answer, its triggers with names, as the page unpacks them."""
     found = data(explorer, f"cells/{cell.layer}/{cell.index}.json")
-    names = ("c", "unit", "position", "before", "after", "count", "tokens", "shade")
+    names = schema.PackedTrigger.__struct_fields__
     for side in ("triggers", "negative"):
-        found[side] = [dict(zip(names, row, strict=False)) for row in found[side]]
+        found[side] = [dict(zip(names, row, strict=True)) for row in found[side]]
         for trigger in found[side]:
             if isinstance(trigger["tokens"], str):
                 trigger["tokens"] = trigger["tokens"].split("|")
@@ -58,6 +64,7 @@ def test_every_address_answers_with_strict_json(explorer: Explorer) -> None:
     paths = list(explorer.paths())
     assert len(set(paths)) == len(paths)
     for path in paths:
+        data(explorer, path)
         json.loads(explorer.body(path), parse_constant=pytest.fail)
 
 
@@ -91,7 +98,8 @@ def test_what_is_no_address_is_not_there(explorer: Explorer, path: str) -> None:
 
 def test_about(explorer: Explorer, run: keyhole.Run) -> None:
     about = data(explorer, "run.json")
-    assert about["model"] == {"name": "tiny-gpt2", "family": "gpt2", "layers": 3, "cells": 24, "signed": True}
+    assert about["model"] == {"name": "tiny-gpt2", "family": "gpt2", "signed": True}
+    assert about["layers"] == [{"layer": f"L{i}", "offset": 24 * i, "width": 24} for i in range(3)]
     assert about["corpus"]["sources"] == ["te<x>t.txt"]
     assert about["lens"] == "raw"
     assert about["lenses"] == ["raw", "norm"]
@@ -170,8 +178,8 @@ def test_shading_and_histogram_where_they_are_filled(run: keyhole.Run, tmp_path:
         for negative, side in enumerate((said["triggers"], said["negative"])):
             for slot, trigger in enumerate(side):
                 row = truth.row(cell.layer, cell.index, slot, bool(negative))
-                assert len(trigger["shade"]) == len(trigger["tokens"]) == len(row)
-                assert trigger["shade"] == shades(row)
+                assert len(trigger["shades"]) == len(trigger["tokens"]) == len(row)
+                assert trigger["shades"] == shades(row)
         if said["histogram"]:
             edges, counts, n = truth.histogram(cell.layer, cell.index)
             assert said["histogram"]["counts"] == counts.tolist()
@@ -233,7 +241,7 @@ def test_map(explorer: Explorer, run: keyhole.Run) -> None:
 def test_figures(explorer: Explorer) -> None:
     figures = data(explorer, "figures.json")["figures"]
     assert [figure["name"] for figure in figures] == ["activity", "agreement", "rank", "confidence"]
-    assert all(figure["spec"]["width"] == "container" and figure["finding"] for figure in figures)
+    assert all(figure["spec"]["width"] == "container" and figure["paper"]["finding"] for figure in figures)
     assert any(figure["verdicts"] for figure in figures)
 
 
@@ -272,8 +280,7 @@ def test_words_and_units_find_every_phrase(explorer: Explorer, run: keyhole.Run)
         for unit in units or ():
             held = data(explorer, f"units/{unit // 64}.json")["units"][str(unit)]
             assert held["text"] == texts[unit]
-            for place, end, *sign in held["cells"]:
-                assert sign in ([], [-1])
+            for place, end in held["cells"] + held["negative"]:
                 if phrase.lower() in held["text"][:end].lower():
                     at = run.cells.split(place)
                     found[at] = found.get(at, 0) + 1
@@ -316,6 +323,7 @@ def test_an_index_is_made_once_however_many_ask() -> None:
     assert made == [1]
 
 
+@pytest.mark.slow(seconds=2)
 def test_what_is_kept_is_bounded(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
     other = Explorer(explorer.run)
     monkeypatch.setattr("keyhole.web.contract.KEPT_BYTES", 20_000)
@@ -339,7 +347,7 @@ def test_a_run_without_analysis_has_cells_all_the_same(tmp_path: Path) -> None:
     about = data(bare, "run.json")
     assert about["lens"] is None
     assert about["lenses"] == []
-    assert data(bare, "figures.json") == {"figures": []}
+    assert data(bare, "figures.json")["figures"] == []
     assert [m["name"] for m in data(bare, "map.json")["measures"]] == ["activity"]
     cell = data(bare, "cells/0/0.json")
     assert cell["values"] == cell["similar_values"] == []

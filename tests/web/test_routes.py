@@ -18,6 +18,7 @@ from typing import Any
 
 import explored
 import httpx
+import msgspec
 import pytest
 from starlette.testclient import TestClient
 
@@ -25,7 +26,7 @@ import keyhole
 from keyhole import cli
 from keyhole.errors import ModelError, UsageError
 from keyhole.views import figures
-from keyhole.web import guard, live, serve
+from keyhole.web import guard, live, schema, serve
 from keyhole.web import routes as web
 from keyhole.web.contract import Explorer
 
@@ -44,7 +45,7 @@ def answer(model: Any, text: str, **asked: Any) -> dict[str, Any]:
         raise RuntimeError("a secret of the inside")
     if text == "no such":
         raise UsageError("There is no such token.")
-    return {"text": text, **{name: asked[name] for name in ("position", "token")}}
+    return explored.prompt(text, **asked)
 
 
 @pytest.fixture
@@ -59,6 +60,7 @@ def shaped(response: Any, status: int, code: str) -> dict[str, Any]:
     assert response.status_code == status, response.text
     assert response.headers["content-type"] == "application/json"
     assert response.headers["cache-control"] == "no-store"
+    msgspec.json.decode(response.content, type=schema.Error)
     error = response.json()["error"]
     assert set(error) == {"code", "message", "detail"}
     assert error["code"] == code
@@ -168,7 +170,7 @@ def test_a_prompt(client: TestClient) -> None:
     }
     asked = {"text": "The cat", "position": 1, "token": "x", "edits": []}
     response = client.post("/api/prompt", json=asked)
-    assert response.json() == {"text": "The cat", "position": 1, "token": "x"}
+    assert response.json() == explored.prompt("The cat", position=1, token="x")
     assert response.headers["cache-control"] == "no-store"
     sealed(response)
 
@@ -243,7 +245,7 @@ def test_everyone_gets_their_own_answer_and_too_many_wait_outside(run: keyhole.R
         inside.append(text)
         assert go.wait(20)
         assert inside[-1] == text  # one at a time
-        return {"text": text}
+        return explored.prompt(text, **asked)
 
     made = web.create(run, model=explored.model(), read=slow)
 
@@ -260,7 +262,7 @@ def test_everyone_gets_their_own_answer_and_too_many_wait_outside(run: keyhole.R
 
     responses = asyncio.run(ask())
     taken = [(i, r) for i, r in enumerate(responses) if r.status_code == 200]
-    assert [r.json()["text"] for i, r in taken] == [str(i) for i, _ in taken]
+    assert [r.json()["tokens"][0] for i, r in taken] == [str(i) for i, _ in taken]
     assert len(taken) == live.WAITING
     for response in responses:
         if response.status_code != 200:
@@ -402,6 +404,7 @@ def test_the_demo_ends_with_the_explorer_where_someone_can_look(
     assert asked == [run] * served
 
 
+@pytest.mark.slow
 def test_warmed_up_answers_are_the_same(run: keyhole.Run) -> None:
     warm, cold = Explorer(run), Explorer(run)
     with web.warming(warm):
@@ -410,6 +413,7 @@ def test_warmed_up_answers_are_the_same(run: keyhole.Run) -> None:
     assert "run.json" in warm._kept
 
 
+@pytest.mark.slow(seconds=2)
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_keyhole_serve(run: keyhole.Run, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "keyhole.cli", "serve", str(run.path), "--no-open", "--port", "0"]

@@ -54,7 +54,7 @@ def test_the_best_cells_come_first(run: keyhole.Run) -> None:
     assert scores[chosen[0]] == pytest.approx(max(scores.values()))
     assert [scores[at] for at in chosen] == sorted((scores[at] for at in chosen), reverse=True)
     assert all(scores[at] > 0 for at in chosen)
-    assert max(Counter(layer for layer, _ in chosen).values()) <= worth.A_LAYER
+    assert max(Counter(layer for layer, _ in chosen).values()) <= worth.PER_LAYER
     words = [
         {run.vocabulary.piece(t).strip().lower() for t in promoted[run.cells.place(*at)][:8].tolist()} for at in chosen
     ]
@@ -79,4 +79,4 @@ def test_a_run_without_values_has_cells_to_begin_with(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("\n".join(f"The cat number {i} sat." for i in range(20)), encoding="utf-8")
     run = keyhole.scan(explored.model(), [text], out=tmp_path / "run", top=5, unit="line", context=64)
-    assert Explorer(run).about()["worth"]
+    assert Explorer(run).about().worth

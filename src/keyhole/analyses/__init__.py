@@ -1,1 +1,1 @@
-"""The questions asked of a run, one per file; each fills a table."""
+"""The questions asked of a run, one record per file (`record.py` says what a record holds, `registry.py` lists them)."""

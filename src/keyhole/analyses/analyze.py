@@ -1,13 +1,7 @@
-"""The questions of the paper, one a file: each turns a run (and its model) into the rows of a table.
+"""`analyze` asks the questions that the records list, and stores the answers in the run.
 
-    activity     how many coefficients are above zero; keys that never fire
-    mutation     what dropping a token of a trigger costs
-    agreement    whether a value says what its key saw; rank, confidence and confident look closer
-    composition  whether a cell says what its layer says; refinement, how layers come to the prediction; cases, where neither does
-
-`analyze` runs them and fills the run's tables. Last comes a step that fills no table:
-
-    shading      a coefficient for every token shown with a trigger, and every cell's histogram
+Each record names what it needs (`record.NEEDS`). What several of them need, such as the model, what the values say or the
+states of held-out prefixes, is made once, when the first of them asks for it.
 """
 
 from __future__ import annotations
@@ -16,7 +10,6 @@ import os
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 from ..common.checks import whole
 from ..errors import RunError, UsageError
@@ -28,27 +21,11 @@ from ..store import layout as store
 from ..store import manifest, tables
 from ..store.run import Run
 from ..store.values import Values
-from . import (
-    activity,
-    agreement,
-    cases,
-    composition,
-    confidence,
-    confident,
-    heldout,
-    mutation,
-    rank,
-    reading,
-    refinement,
-    section5,
-    shading,
-)
+from . import heldout, reading, registry, section5
+from .record import Analysis, Begin
 
 Progress = Callable[[str, int], Callable[[int], None]]
-"""Told (what, how much), gives back what is told (how much more of it is done)."""
-
-TABLES = tuple(tables.SCHEMAS)
-STEPS = (*TABLES, "shading")
+"""Told what is done and how much of it there is, it returns a function that is told how much more of it is done."""
 
 
 def analyze(
@@ -69,9 +46,9 @@ def analyze(
 ) -> Run:
     """Fill the tables of a run (those in `only`, or all), store what its values say, and shade its triggers.
 
-    `lens` may name several: `agreement` and `rank` then have rows for each, the others read through the first.
-    `valid` is held-out text for composition, refinement and cases. `model` is needed for a run that this user did not make,
-    which must not decide what is loaded. Analyses that are damaged on disk are made again.
+    `lens` may name several: some tables then have rows for each, the others are read through the first. `valid` is held-out
+    text for the analyses that need it. `model` must be given for a run that this user did not make: such a run must not decide
+    what is loaded. Analyses that are damaged on disk are made again.
     """
     if device == SPLIT or (isinstance(model, Model) and model.split):
         raise UsageError("The analyses need the model on one device: --device cuda or cpu, not split.")
@@ -81,7 +58,7 @@ def analyze(
         raise UsageError("No lens was named. The lenses are: raw, norm.")
     samples, cells, seed = whole("samples", samples, 1), whole("cells", cells, 1), whole("seed", seed, 0)
     path = run.path if isinstance(run, Run) else Path(run)
-    manifest.read_manifest(path)  # what is no run is refused before anything is written
+    manifest.read_manifest(path)  # a path that is not a run is refused before anything is written
     with store.locked(path):
         if isinstance(run, Run) and run.manifest["checksum"] != manifest.read_manifest(path)["checksum"]:
             raise RunError(f"Another run is at {path} now. Open it again, and analyze that.")
@@ -90,7 +67,7 @@ def analyze(
         load = partial(model_of, run, model, device=device, trust_remote_code=trust_remote_code)
         _check_whole(run)
         texts = [valid] if isinstance(valid, (str, os.PathLike)) else list(valid or [])
-        _Work(run, texts, samples, seed, cells, lenses, mask_untrained, similar, load, progress).fill(wanted)
+        _Inputs(run, texts, samples, seed, cells, lenses, mask_untrained, similar, load, progress).fill(wanted)
     return run
 
 
@@ -102,20 +79,21 @@ def _check_whole(run: Run) -> None:
         )
 
 
-def _choose(only: Sequence[str] | None) -> list[str]:
-    if only is None:
-        return list(STEPS)
-    known = f"The tables are: {', '.join(TABLES)}. A step without a table is: shading."
-    for name in only:
-        if name not in STEPS:
+def _choose(only: Sequence[str] | None) -> list[Analysis]:
+    """The analyses to run, in the order of the list."""
+    steps, names = registry.steps(), list(registry.schemas())
+    others = [name for name in steps if name not in names]
+    known = f"The tables are: {', '.join(names)}. A step without a table is: {', '.join(others)}."
+    for name in only or ():
+        if name not in steps:
             raise UsageError(f"There is no table '{name}'. {known}")
-    if not only:
+    if only is not None and not only:
         raise UsageError(f"--only names no table. {known}")
-    return [name for name in STEPS if name in only]
+    return [registry.get(name) for name in steps if only is None or name in only]
 
 
-class _Work:
-    """One call of `analyze`: what several questions share is made once, when the first asks for it."""
+class _Inputs:
+    """What the analyses of one call can ask for: a property per need of `record.NEEDS`, made when it is first asked for."""
 
     def __init__(
         self,
@@ -130,24 +108,26 @@ class _Work:
         load: Callable[[], Model],
         progress: Progress,
     ) -> None:
-        self.run, self.valid, self.samples, self.seed, self.cells = run, valid, samples, seed, cells
-        self.lenses, self.mask, self.similar, self.progress = lenses, mask, similar, progress
-        self._load = load
+        self.run, self.seed, self.cells = run, seed, cells
+        self._valid, self._samples = valid, samples
+        self._lenses, self._mask, self._similar = lenses, mask, similar
+        self._load, self._progress = load, progress
 
-    def fill(self, wanted: list[str]) -> None:
-        if set(wanted) & {"composition", "refinement", "cases"}:
-            _ = self.prefixes  # too little held-out text is told before the long work
-        for name in wanted:
-            if name in TABLES:
-                rows, note = getattr(self, name)()
-                tables.write(self.run.path, name, rows, note=note)
-        if "shading" in wanted:
-            shading.fill(self.run, self.model, seed=self.seed, begin=self.begin("shading"))
+    def fill(self, wanted: list[Analysis]) -> None:
+        if any(analysis.needs_held_out for analysis in wanted):
+            _ = self.prefixes  # if there is too little held-out text, this says so before the long work
+        for analysis in wanted:
+            given = {
+                need: self.begin(analysis.name) if need == "begin" else getattr(self, need) for need in analysis.needs
+            }
+            if analysis.rows:
+                found = analysis.rows(self.run, **given)
+                tables.write_table(self.run.path, analysis.name, found.rows, found.facts, schemas=registry.schemas())
+            if analysis.fill:
+                analysis.fill(self.run, **given)
 
-    def begin(self, what: str) -> Callable[[int], Callable[[int], None]]:
-        return lambda total: self.progress(what, total)
-
-    # What they share
+    def begin(self, what: str) -> Begin:
+        return lambda total: self._progress(what, total)
 
     @cached_property
     def model(self) -> Model:
@@ -158,62 +138,31 @@ class _Work:
         return Head(self.model)
 
     @cached_property
-    def values(self) -> list[Values]:
-        begin = [self.begin(f"values, lens {lens}") for lens in self.lenses]
+    def lenses(self) -> list[Values]:
         found = [
-            reading.read_values(self.run, self.head, lens, mask=self.mask, begin=b)
-            for lens, b in zip(self.lenses, begin, strict=True)
+            reading.read_values(self.run, self.head, lens, mask=self._mask, begin=self.begin(f"values, lens {lens}"))
+            for lens in self._lenses
         ]
-        if self.similar:
+        if self._similar:
             reading.find_similar(self.run, self.head, begin=self.begin("similar values"))
         return found
 
-    @cached_property
-    def prefixes(self) -> heldout.Prefixes:
-        return heldout.prefixes(self.run, self.model, self.valid, samples=self.samples, seed=self.seed)
+    @property
+    def values(self) -> Values:
+        return self.lenses[0]
 
     @cached_property
-    def measured(self) -> section5.Section5:
+    def prefixes(self) -> heldout.Prefixes:
+        return heldout.prefixes(self.run, self.model, self._valid, samples=self._samples, seed=self.seed)
+
+    @cached_property
+    def states(self) -> section5.Section5:
         config = self.run.manifest["config"]
         return section5.measure(
             self.head,
-            self.values[0],
+            self.values,
             self.prefixes,
             bos=bool(config["bos"]),
             batch_tokens=int(config["batch_tokens"]),
             begin=self.begin("section 5"),
         )
-
-    # The tables
-
-    def activity(self) -> Any:
-        return activity.rows(self.run), None
-
-    def mutation(self) -> Any:
-        return mutation.rows(self.run, self.model, cells=self.cells, seed=self.seed, begin=self.begin("mutation"))
-
-    def agreement(self) -> Any:
-        return [row for values in self.values for row in agreement.rows(self.run, values)], None
-
-    def rank(self) -> Any:
-        return [row for values in self.values for row in rank.rows(self.run, values)], None
-
-    def confidence(self) -> Any:
-        return confidence.rows(self.run, self.values[0]), self._lens_note()
-
-    def confident(self) -> Any:
-        return confident.rows(self.run, self.values[0]), self._lens_note()
-
-    def composition(self) -> Any:
-        rows = composition.rows(self.run, self.measured)
-        return rows, f"{self.prefixes.note}; {self._lens_note()}"
-
-    def refinement(self) -> Any:
-        return refinement.rows(self.run, self.measured), self.prefixes.note
-
-    def cases(self) -> Any:
-        rows, note = cases.rows(self.run, self.head, self.prefixes, self.measured, seed=self.seed)
-        return rows, f"{self.prefixes.note}; {note}"
-
-    def _lens_note(self) -> str:
-        return f"through the lens '{self.lenses[0]}'"

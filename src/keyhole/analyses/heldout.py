@@ -1,22 +1,34 @@
-"""Text for section 5: a random prefix of each held-out sentence, seeded."""
+"""Held-out text for section 5 of the paper: a random prefix of each sentence, seeded."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from ..errors import CorpusError
 from ..inputs import corpus
-from ..models.model import Model
 from ..store.run import Run
 from . import targets
+from .record import Column, Fact, Facts
+
+if TYPE_CHECKING:
+    from ..models.model import Model
 
 FEWEST = 10
-"""With fewer sentences than this no rate means anything."""
+"""With fewer sentences no rate means anything."""
+FACTS = {
+    "prefixes": Column("BIGINT", "prefixes it was measured on, one per unit of text"),
+    "unit": Column("VARCHAR", "what a unit of text is: `sentence`, `line` or `document`"),
+    "source": Column("VARCHAR", "where they come from: `valid` (given text), `held out` (by the scan) or `corpus`"),
+    "files": Column("VARCHAR", "the names of the given files, if `source` is `valid`"),
+    "hold_out": Column("DOUBLE", "the share of the corpus that the scan held out"),
+    "seed": Column("BIGINT", "the seed of the random choices"),
+}
+"""What a table that is measured on held-out text says about that text."""
 T = TypeVar("T")
 
 
@@ -27,34 +39,31 @@ class Prefixes:
     ids: list[list[int]]
     """the prefixes"""
     following: list[int]
-    """the token behind each"""
-    note: str
-    """where they come from"""
+    """the token after each"""
+    facts: dict[str, Fact]
+    """where they come from: a value per key of `FACTS`"""
 
 
 def prefixes(
     run: Run, model: Model, valid: Sequence[str | os.PathLike[str]] | None, *, samples: int, seed: int
 ) -> Prefixes:
-    """From `valid`, else from what the scan held out, else from the corpus itself; the note says which."""
+    """From `valid`, else from what the scan held out, else from the corpus itself; the facts say which."""
     random = np.random.default_rng(seed)
     kind, room = str(run.manifest["config"]["unit"]), run.room
     held = targets.held_out_units(run)
     if valid:
         names = [str(name) for name in valid]
         field = run.manifest["config"]["text_field"] if any(_has_fields(name) for name in names) else None
-        units = corpus.units(names, kind, text_field=field)
+        units = corpus.units(names, kind, text_field=field, language=run.manifest["config"]["language"])
         texts = _reservoir((unit.text for unit in units), samples, random)
         sentences = model.tokenize(texts) if texts else []
-        where, what = f"the held-out text {', '.join(os.path.basename(name) for name in names)}", ", ".join(names)
+        source, files, what = "valid", ", ".join(os.path.basename(name) for name in names), ", ".join(names)
     else:
         chosen = held if len(held) else np.arange(int(run.manifest["corpus"]["units"]))
         chosen = np.sort(random.permutation(chosen)[:samples])
         sentences = [[int(i) for i in run.unit_tokens(int(unit))] for unit in chosen]
-        share = run.manifest["config"].get("hold_out")
-        if len(held):
-            where = what = f"what the scan held out of the corpus (--hold-out {share:g})"
-        else:
-            where, what = "a sample of the scanned corpus itself: no held-out text was given", "the corpus"
+        source, files = "held out" if len(held) else "corpus", ""
+        what = "what the scan held out" if len(held) else "the corpus"
     sentences = [sentence[:room] for sentence in sentences if len(sentence) > 1]
     if len(sentences) < FEWEST:
         raise CorpusError(
@@ -65,8 +74,25 @@ def prefixes(
     return Prefixes(
         [sentence[:length] for sentence, length in zip(sentences, cut, strict=True)],
         [sentence[length] for sentence, length in zip(sentences, cut, strict=True)],
-        f"measured on a random prefix of each of {len(sentences):,} {kind}s of {where} (seed {seed})",
+        {
+            "prefixes": len(sentences),
+            "unit": kind,
+            "source": source,
+            "files": files,
+            "hold_out": float(run.manifest["config"].get("hold_out") or 0.0),
+            "seed": seed,
+        },
     )
+
+
+def note(facts: Facts) -> str:
+    """The facts as a sentence."""
+    where = {
+        "valid": f"the held-out text {facts['files']}",
+        "held out": f"what the scan held out of the corpus (--hold-out {facts['hold_out']:g})",
+    }.get(str(facts["source"]), "a sample of the scanned corpus itself: no held-out text was given")
+    count = f"{facts['prefixes']:,} {facts['unit']}s"
+    return f"measured on a random prefix of each of {count} of {where} (seed {facts['seed']})"
 
 
 def _has_fields(name: str) -> bool:
@@ -74,7 +100,7 @@ def _has_fields(name: str) -> bool:
 
 
 def _reservoir(items: Iterable[T], most: int, random: np.random.Generator) -> list[T]:
-    """At most so many of a stream, each with the same chance."""
+    """At most `most` items of a stream, each with the same chance."""
     kept: list[T] = []
     for number, item in enumerate(items):
         if len(kept) < most:

@@ -1,63 +1,70 @@
-"""What was measured on a run: its tables, the notes on them, and the verdicts they come to."""
+"""What was measured on a run, read back: the tables, the facts about them, and the verdicts they come to."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 from ..store import layout as store
 from ..store import tables
 from ..store.run import Run
-from . import verdicts
-from .verdicts import Row, Verdict
+from . import registry
+from .record import Analysis, Fact, Measurement, Row, Shape, Verdict
 
 
 @dataclass(frozen=True)
 class Measured:
     run: Run
+    shape: Shape
     tables: dict[str, list[Row] | None]
-    """every table; None where it is not filled"""
+    """every table by name; None if it is not filled"""
+    facts: dict[str, dict[str, Fact]]
+    """by table, of those that have facts"""
     notes: dict[str, str]
+    """by table: its facts as a sentence"""
     verdicts: dict[str, list[Verdict]]
-    """by figure, where its table has rows"""
+    """by figure, of those whose table has rows"""
 
     @classmethod
     def read(cls, run: Run) -> Measured:
-        found: dict[str, list[Row] | None] = dict.fromkeys(tables.SCHEMAS)
-        notes: dict[str, str] = {}
-        if store.has_tables(run.path):
-            with tables.connect(run.path) as db:
-                filled = tables.names(db)
-            for name in found:
-                if name in filled:
-                    found[name] = run.table(name)
-                    if note := tables.note(run.path, name):
-                        notes[name] = note
-        return cls(run, found, notes, _weigh(run, found, notes))
+        schemas = registry.schemas()
+        found: dict[str, list[Row] | None] = dict.fromkeys(schemas)
+        facts: dict[str, dict[str, Fact]] = {}
+        for name in filled(run):
+            found[name] = tables.read_table(run.path, name, schemas)
+            if known := tables.read_facts(run.path, schemas[name]):
+                facts[name] = known
+        notes = {name: note for name, known in facts.items() if (note := registry.get(name).describe(known))}
+        made = cls(run, shape_of(run), found, facts, notes, {})
+        for analysis, figure in registry.report_order():
+            if figure.claims and (measurement := made.of(analysis)).rows:
+                made.verdicts[figure.name] = [claim.weigh(measurement) for claim in figure.claims]
+        return made
+
+    def of(self, analysis: Analysis) -> Measurement:
+        return Measurement(self.tables.get(analysis.name) or [], self.facts.get(analysis.name, {}), self.shape)
 
 
-def _weigh(run: Run, found: dict[str, list[Row] | None], notes: dict[str, str]) -> dict[str, list[Verdict]]:
-    judges: dict[str, tuple[str, Callable[[Any], list[Verdict]]]] = {
-        "mutation": ("mutation", verdicts.mutation),
-        "activity": ("activity", partial(verdicts.activity, cells=len(run.cells))),
-        "agreement": ("agreement", verdicts.agreement),
-        "rank": ("rank", verdicts.rank),
-        "confidence": ("confidence", verdicts.confidence),
-        "confident": ("confident", partial(verdicts.confident, layers=run.layers)),
-        "active": ("composition", verdicts.active),
-        "zero_agreement": ("composition", verdicts.composition),
-        "residual_match": ("refinement", verdicts.residual_match),
-        "final_probability": ("refinement", verdicts.final_probability),
-        "shares": ("refinement", verdicts.shares),
-        "cases": ("cases", partial(verdicts.cases, distant=chance(notes.get("cases", "")))),
-    }
-    return {name: judge(rows) for name, (table, judge) in judges.items() if (rows := found[table])}
+def shape_of(run: Run) -> Shape:
+    return Shape(run.cells, len(run.vocabulary), run.signed)
 
 
-def chance(note: str) -> float:
-    """The cosine that pairs of unrelated predictions hardly exceed: the note on `cases` says it."""
-    match = re.search(r"(\d\.\d+) at the 95th percentile", note)
-    return float(match[1]) if match else verdicts.DISTANT
+def filled(run: Run) -> list[str]:
+    """The tables that are filled, in the order of the analyses."""
+    if not store.has_tables(run.path):
+        return []
+    with tables.connect(run.path) as db:
+        there = tables.filled(db, registry.schemas())
+    return [name for name in registry.schemas() if name in there]
+
+
+def missing(run: Run) -> list[str]:
+    """The steps of `analyze` whose results are not there yet."""
+    there = set(filled(run))
+    there |= {each.name for each in registry.analyses() if each.is_filled and each.is_filled(run)}
+    return [name for name in registry.steps() if name not in there]
+
+
+def note(run: Run, name: str) -> str:
+    """What a table was measured on, as a sentence."""
+    analysis = registry.get(name)
+    return analysis.describe(tables.read_facts(run.path, analysis.schema))

@@ -1,33 +1,56 @@
 """What a key's coefficient loses when a token of its triggers is dropped: the first, the last, or a random one (Figure 3).
 
-The model is causal, so one run of a sentence with a token left out answers for every trigger that sees that far. The random
-place is drawn as a reservoir: p(j) = j with chance 1/(j+1), else p(j−1). It is uniform over each prefix x_0..x_j, and a
-sentence has only a few different ones.
+The model is causal, so one forward pass over a sentence without one token answers for every trigger of that sentence. The
+random token of each prefix is drawn as in reservoir sampling: p(j) = j with probability 1/(j+1), else p(j−1). This is uniform
+over each prefix x_0..x_j, and neighbouring prefixes mostly share the choice, so a sentence needs only a few passes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from ..models.model import Model
+from ..common.batching import batch_by_length
 from ..store.run import Run
-from .stats import clustered_mean
+from .claims import LEVEL, p_value, trend
+from .record import (
+    KEYS,
+    Analysis,
+    Baseline,
+    Begin,
+    Claim,
+    Column,
+    Effect,
+    Facts,
+    Figure,
+    Found,
+    Lines,
+    Measurement,
+    Outcome,
+    Paper,
+    Series,
+    Verdict,
+    present,
+)
+from .stats import binomial, clustered_mean
+
+if TYPE_CHECKING:
+    import torch
+
+    from ..models.model import Model
 
 DROPPED = ("first", "last", "random")
 MOST = 50
-"""Triggers a cell, at most."""
+"""Triggers per cell, at most."""
 Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Picked:
-    """Triggers of the chosen cells, one an entry."""
+    """Triggers of the chosen cells, one per entry."""
 
     layer: Ints
     cell: Ints
@@ -42,19 +65,14 @@ class Picked:
 
 
 def rows(
-    run: Run,
-    model: Model,
-    *,
-    cells: int = 100,
-    seed: int = 0,
-    begin: Callable[[int], Callable[[int], None]] = lambda total: lambda done: None,
-) -> tuple[list[dict[str, Any]], str]:
-    """The table, and what it leaves out."""
+    run: Run, model: Model, cells: int = 100, seed: int = 0, begin: Begin = lambda total: lambda done: None
+) -> Found:
     picked = pick(run, cells, seed)
     changed = {name: np.full(len(picked.layer), np.nan) for name in DROPPED}
     work = _windows(run, picked, seed)
     advance = begin(len(work))
-    for batch in _batches(work, int(run.manifest["config"]["batch_tokens"])):
+    for numbers in batch_by_length([window.length for window in work], int(run.manifest["config"]["batch_tokens"])):
+        batch = [work[number] for number in numbers]
         _measure(run, model, picked, batch, changed)
         advance(len(batch))
     found = []
@@ -64,21 +82,13 @@ def rows(
             change = changed[name][here] / picked.coefficient[here] - 1
             mean, lo, hi = clustered_mean(change, picked.cell[here])
             found.append({"layer": layer, "dropped": name, "n": len(change), "mean_change": mean, "lo": lo, "hi": hi})
-    note = (
-        f"{_at_most(run, cells)} cells a layer, up to {min(MOST, run.top)} triggers each; "
-        f"{picked.skipped:,} triggers of one token have nothing to drop from and are left out"
-    )
-    return found, note
-
-
-def _at_most(run: Run, cells: int) -> str:
-    """How many cells of a layer are picked, for the note; a range if layers are too narrow for as many."""
-    picked = {min(cells, run.cells.size(layer)) for layer in range(run.layers)}
-    return f"{min(picked)} to {max(picked)}" if len(picked) > 1 else f"{picked.pop()}"
+    most = [min(cells, run.cells.size(layer)) for layer in range(run.layers)]
+    facts = {"cells": max(most), "cells_least": min(most), "triggers": min(MOST, run.top), "one_token": picked.skipped}
+    return Found(found, dict(facts))
 
 
 def pick(run: Run, cells: int, seed: int) -> Picked:
-    """The triggers of `cells` random cells a layer, those that fire."""
+    """The triggers of `cells` random cells per layer, taken from those that fire."""
     random = np.random.default_rng(seed)
     parts: list[tuple[Ints, ...]] = []
     for layer in range(run.layers):
@@ -107,13 +117,13 @@ def pick(run: Run, cells: int, seed: int) -> Picked:
 
 @dataclass(frozen=True)
 class _Window:
-    """A stretch of a unit, without one token, and the triggers it answers for."""
+    """A part of a unit, without one token, and the triggers it answers for."""
 
     name: str
     unit: int
     start: int
     dropped: int
-    """place in the window of the token left out; −1 where none is (the last token goes by looking one earlier)"""
+    """position of the token left out; −1 for none (dropping the last token means reading one position earlier)"""
     length: int
     """tokens that are run"""
     triggers: Ints
@@ -138,23 +148,16 @@ def _windows(run: Run, picked: Picked, seed: int) -> list[_Window]:
 
 
 def reservoir(length: int, random: np.random.Generator) -> Ints:
-    """For each prefix x_0..x_j of a window the place that is dropped: uniform over 0..j, and seldom a new one."""
+    """For each prefix x_0..x_j of a window the position that is dropped: uniform over 0..j, and mostly that of x_0..x_(j−1)."""
     fresh = random.random(length) < 1 / np.arange(1, length + 1)
     return np.maximum.accumulate(np.where(fresh, np.arange(length), 0))
-
-
-def _batches(windows: list[_Window], tokens: int) -> Iterator[list[_Window]]:
-    ordered = sorted(windows, key=lambda window: -window.length)
-    at = 0
-    while at < len(ordered):
-        rows = max(1, tokens // (ordered[at].length + 1))
-        yield ordered[at : at + rows]
-        at += rows
 
 
 def _measure(
     run: Run, model: Model, picked: Picked, batch: list[_Window], changed: dict[str, npt.NDArray[np.float64]]
 ) -> None:
+    import torch
+
     texts = []
     for window in batch:
         tokens = np.asarray(run.unit_tokens(window.unit)[window.start : window.start + window.length + 1])
@@ -175,3 +178,91 @@ def _measure(
     names = np.repeat([window.name for window in batch], [len(window.triggers) for window in batch])
     for name in DROPPED:
         changed[name][which[names == name]] = got[names == name]
+
+
+# How it is judged and shown
+
+
+def last_costs_most(measured: Measurement) -> Verdict:
+    layers: dict[int, dict[str, float]] = {}
+    for row in present(measured.rows, "mean_change"):
+        layers.setdefault(int(row["layer"]), {})[str(row["dropped"])] = float(row["mean_change"])
+    whole = {layer: changes for layer, changes in layers.items() if len(changes) == len(DROPPED)}
+    worst = [min(changes, key=lambda dropped: changes[dropped]) for changes in whole.values()]
+    test = "sign test over layers: is the last token the costliest of three more often than one time in three"
+    count, n = worst.count("last"), len(worst)
+    p = binomial(count, n, 1 / 3)
+    said = f"the last token is the costliest in {count} of {n} layers, {p_value(p)}"
+    others = max((worst.count(kind) for kind in ("first", "random")), default=0)
+    outcome: Outcome = "unclear"
+    if p < LEVEL and count > n / 3:
+        outcome = "holds"
+    elif n and others > count and binomial(others, n, 1 / 3) < LEVEL:
+        outcome = "does not hold"
+    return Verdict(outcome, test, said, Effect(count / n, against=1 / 3) if n else None)
+
+
+def less_in_upper_layers(measured: Measurement) -> Verdict:
+    return trend([row for row in measured.rows if row["dropped"] == "last"], "mean_change", rising=True)
+
+
+def note(facts: Facts) -> str:
+    least, most = facts["cells_least"], facts["cells"]
+    cells = f"{most}" if least == most else f"{least} to {most}"
+    return (
+        f"{cells} cells a layer, up to {facts['triggers']} triggers each; {facts['one_token']:,} triggers of one token "
+        "have nothing to drop from and are left out"
+    )
+
+
+ANALYSIS = Analysis(
+    name="mutation",
+    question="Which token of a trigger does a key listen to?",
+    part=KEYS,
+    order=3,
+    method=f"`--cells` random cells per layer, up to {MOST} triggers each. m′ is the coefficient at the end of the trigger "
+    "without one of its tokens. Triggers of one token are left out.",
+    columns={
+        "layer": Column("INTEGER", "the layer"),
+        "dropped": Column("VARCHAR", "the token left out: `first`, `last` or `random`"),
+        "n": Column("BIGINT", "triggers"),
+        "mean_change": Column("DOUBLE", "mean of (m′ − m)/m over the triggers"),
+        "lo": Column("DOUBLE", "lower end of its 95 % interval, which allows for triggers of one cell being alike"),
+        "hi": Column("DOUBLE", "upper end"),
+    },
+    facts={
+        "cells": Column("BIGINT", "random cells per layer, at most"),
+        "cells_least": Column("BIGINT", "random cells of the narrowest layer, if it has fewer; else the same"),
+        "triggers": Column("BIGINT", "triggers per cell, at most"),
+        "one_token": Column("BIGINT", "triggers of one token, which are left out"),
+    },
+    needs=("model", "cells", "seed", "begin"),
+    rows=rows,
+    note=note,
+    figures=(
+        Figure(
+            name="mutation",
+            label="Figure 3",
+            title="Which token a key listens to",
+            caption="Relative change of a cell's coefficient when one token of a trigger is dropped. Band: 95 % interval.",
+            mark=Lines(
+                "change of the coefficient",
+                [
+                    Series("last token dropped", "mean_change", ("lo", "hi"), None, "blue", {"dropped": "last"}),
+                    Series("random token dropped", "mean_change", ("lo", "hi"), None, "green", {"dropped": "random"}),
+                    Series("first token dropped", "mean_change", ("lo", "hi"), None, "orange", {"dropped": "first"}),
+                ],
+                [Baseline("no change", 0.0)],
+            ),
+            claims=(
+                Claim("Dropping the last token costs a key most", last_costs_most),
+                Claim("Dropping the last token costs less in upper layers", less_in_upper_layers),
+            ),
+            paper=Paper(
+                "Keys react most to the end of their prefix: without its last token a trigger loses most of its strength, less "
+                "so in the upper layers, where patterns are about topics more than words.",
+                "the last token costs most, less so in upper layers (100 keys a layer, top 50 triggers)",
+            ),
+        ),
+    ),
+)

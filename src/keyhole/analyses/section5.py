@@ -5,7 +5,7 @@ Since the top token of a value does not depend on the input, agreement with cell
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ..common.batching import batch_by_length
 from ..lens.head import Head
 from ..models.states import States, states
 from ..store.values import Values
@@ -75,7 +76,8 @@ def measure(
         advance(len(rows))
 
     waiting: list[tuple[list[int], dict[str, torch.Tensor]]] = []
-    for rows in batches([len(ids) for ids in prefixes.ids], batch_tokens):
+    for numbers in batch_by_length([len(ids) for ids in prefixes.ids], batch_tokens):
+        rows = numbers.tolist()
         batch = model.batch([prefixes.ids[row] for row in rows], bos=bos)
         ends = torch.tensor([batch.n_special + len(prefixes.ids[row]) - 1 for row in rows])
         seen = states(model, batch.ids, ends)
@@ -85,16 +87,6 @@ def measure(
     for rows, read in waiting:
         put(rows, read)
     return found
-
-
-def batches(lengths: list[int], tokens: int) -> Iterator[list[int]]:
-    """Prefixes of like length together."""
-    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
-    at = 0
-    while at < len(order):
-        rows = max(1, tokens // (lengths[order[at]] + 1))
-        yield order[at : at + rows]
-        at += rows
 
 
 @torch.inference_mode()

@@ -1,37 +1,43 @@
-"""One more pass over the units that hold triggers: a shade for each token that is shown with a trigger, and of a random
-sample of the corpus a histogram of every cell's coefficients.
+"""One more pass over the units that hold triggers: a shade for each token that is shown with a trigger, and, from a random
+sample of the corpus, a histogram of every cell's coefficients.
 
-Windows of like length share a batch. Of each layer's coefficients only what is shown is looked at, and written straight
-to its place in a file on disk, so memory does not grow with the shades.
+Windows of similar length share a batch. Only those coefficients that are shown are read, and each is written directly to its
+place in a file on disk, so memory does not grow with the number of shades.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from ..models.model import Model
+from ..common.batching import batch_by_length
 from ..store import layout as store
+from ..store import shading as stored
 from ..store.run import Run
 from ..store.shading import AFTER, BEFORE, BINS, LARGEST, spans
+from .record import KEYS, Analysis, Begin
 from .targets import held_out_units
 
+if TYPE_CHECKING:
+    import torch
+
+    from ..models.model import Model
+
 SAMPLE = 20_000
-"""Prefixes the histograms are made of, about; all there are where there are fewer."""
+"""About how many prefixes the histograms are made of; all of them if there are fewer."""
 
 PIECE = 1 << 16
-"""Triggers whose shades are gathered at once."""
+"""Triggers whose shades are gathered together, at most."""
 
-Begin = Callable[[int], Callable[[int], None]]
 Ints = npt.NDArray[np.int64]
 
 
 def fill(run: Run, model: Model, *, seed: int = 0, begin: Begin = lambda total: lambda done: None) -> None:
-    """Shades and histograms into the run; nothing to do where they are there already."""
+    """Store shades and histograms in the run, unless they are there already."""
     settings = {
         "fingerprint": run.manifest["model"]["fingerprint"],
         "seed": seed,
@@ -95,18 +101,14 @@ class _Windows:
             for units, positions in _sides(run, layer):
                 filled = units >= 0
                 wanted[self.of(units[filled], positions[filled])] = True
-        self.chosen = np.flatnonzero(wanted)
-        self.chosen = self.chosen[np.argsort(-self.lengths[self.chosen], kind="stable")]
-        bounds = [0]
-        while bounds[-1] < len(self.chosen):
-            rows = max(1, tokens // (int(self.lengths[self.chosen[bounds[-1]]]) + 1))
-            bounds.append(min(bounds[-1] + rows, len(self.chosen)))
-        self.bounds = bounds
+        chosen = np.flatnonzero(wanted)
+        batches = batch_by_length(self.lengths[chosen], tokens)
+        self.chosen, self.bounds = chosen[batches.order], batches.bounds
         self.batch = np.full(len(self.units), -1, np.int32)
         self.row = np.full(len(self.units), -1, np.int32)
-        sizes = np.diff(bounds)
+        sizes = np.diff(self.bounds)
         self.batch[self.chosen] = np.repeat(np.arange(len(sizes)), sizes)
-        self.row[self.chosen] = np.arange(len(self.chosen)) - np.repeat(bounds[:-1], sizes)
+        self.row[self.chosen] = np.arange(len(self.chosen)) - np.repeat(self.bounds[:-1], sizes)
 
     def batches(self) -> Iterator[Ints]:
         for begin, end in zip(self.bounds[:-1], self.bounds[1:], strict=True):
@@ -202,7 +204,9 @@ def _run(
     shades: npt.NDArray[np.int8],
     counts: npt.NDArray[np.uint32],
 ) -> None:
-    """One batch: its shades to their places, and of the windows in the sample every coefficient into the histograms."""
+    """One batch: write its shades to their places, and count the coefficients of sampled windows in the histograms."""
+    import torch
+
     run = windows.run
     batch = model.batch([windows.tokens(window) for window in members], bos=bool(run.manifest["config"]["bos"]))
     lengths = np.where(np.isin(members, sampled), windows.lengths[members], 0)
@@ -229,12 +233,26 @@ def _run(
 
 
 def histogram(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
-    """How many of each column of x [n, cells] are in each of `BINS` equal parts from low to high, [cells, BINS].
+    """How many of each column of x [n, cells] are in each of `BINS` equal parts from low to high: [cells, BINS].
 
-    What is a rounding outside counts at the end; where low is high, all count in the first.
+    A number that rounding put outside counts in the nearest bin; if low equals high, all count in the first.
     """
+    import torch
+
     low, high, cells = low.to(x.device), high.to(x.device), x.shape[1]
     scale = torch.where(high > low, BINS / (high - low), 0.0)
     part = torch.addcmul(-low * scale, x, scale).clamp_(0, BINS - 0.5).int()
     part += torch.arange(cells, dtype=torch.int32, device=x.device) * BINS
     return torch.bincount(part.reshape(-1), minlength=cells * BINS).view(cells, BINS)
+
+
+ANALYSIS = Analysis(
+    name="shading",
+    question="Which tokens of a trigger make the key fire, and how are a cell's coefficients spread?",
+    part=KEYS,
+    method="Fills no table but what the explorer shades tokens and draws histograms with. It costs about one more forward pass "
+    "over the units that hold triggers.",
+    needs=("model", "seed", "begin"),
+    fill=fill,
+    is_filled=lambda run: stored.of(run) is not None,
+)

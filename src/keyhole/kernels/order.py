@@ -1,16 +1,16 @@
-"""The top-t contract, in its plain form: which prefixes are a cell's trigger examples, and in what order.
+"""The order of candidates in its plain form: which prefixes are the triggers of a cell, and in what order.
 
-The order is total: coefficient descending, then unit, then position ascending. A prefix's place in the corpus
-(*its token index*: how many tokens stand before its last one, over all units in order) sorts exactly like
-(unit, position), so one 64-bit key holds the whole order:
+The order is total: coefficient descending, then unit ascending, then position ascending. The *token index* of a prefix is the
+number of tokens before its last one, over all units in order. It sorts exactly like (unit, position), so one 64-bit key holds
+the whole order:
 
     key = (0x7FFFFFFF − bits of the float32 coefficient) << 32 | token index          smaller is better
 
-No two candidates share a key, hence no tie is ever left to a sorting routine: any device, any partition of the corpus
-and any order of merging give the same bytes. A candidate's coefficient is above zero. The negative side of a cell is
-the same contract on the negated coefficients.
+No two candidates have the same key, so the result never depends on how a sorting routine treats ties: every device, every
+partition of the corpus and every order of merging give the same bytes. The coefficient of a candidate is above zero. The
+negative side of a cell has the same order on the negated coefficients.
 
-`brute_force` is the reference everything faster is tested against.
+`brute_force` is the reference: everything faster is tested against it.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[Any]
 
 UNFILLED = np.iinfo(np.int64).max
-"""The key of an empty slot; it sorts behind every candidate."""
+"""The key of an empty slot; it sorts after every candidate."""
 
 MAX_TOKENS = 2**32 - 1
-"""Token indices are 32 bits of the key."""
+"""A token index takes 32 bits of the key."""
 
 
 def pack(coefficients: Floats, tokens: Ints) -> Keys:
-    """Keys of candidates; `coefficients` are above zero, `tokens` are token indices."""
+    """The keys of candidates. `coefficients` are above zero, `tokens` are token indices."""
     bits = np.ascontiguousarray(coefficients, dtype=np.float32).view(np.int32).astype(np.int64)
     return ((0x7FFFFFFF - bits) << 32) | tokens.astype(np.int64)
 
 
 def unpack(keys: Keys) -> tuple[Floats, npt.NDArray[np.int64]]:
-    """Coefficients and token indices of keys; NaN and −1 where a slot is unfilled."""
+    """The coefficients and token indices of keys; NaN and −1 for an unfilled slot."""
     empty = keys == UNFILLED
     bits = (0x7FFFFFFF - (keys >> 32)).astype(np.int32)
     coefficients = bits.view(np.float32).copy()
@@ -49,7 +49,7 @@ def unpack(keys: Keys) -> tuple[Floats, npt.NDArray[np.int64]]:
 
 
 def one_per_group(keys: Keys, groups: Ints) -> Keys:
-    """Rows of keys with every group's best key kept and its others emptied. `groups` has the shape of `keys`."""
+    """Rows of keys in which only the best key of every group is kept, the others are UNFILLED. `groups` has the shape of `keys`."""
     order = np.lexsort((keys, groups), axis=-1)
     sorted_groups = np.take_along_axis(groups, order, -1)
     again = np.zeros(keys.shape, bool)
@@ -60,16 +60,17 @@ def one_per_group(keys: Keys, groups: Ints) -> Keys:
 
 
 def merge(lists: list[Keys], top: int) -> Keys:
-    """The best `top` keys of several lists, along the last axis. Any grouping, any order: the same result."""
+    """The best `top` keys of several lists, along the last axis. The result is the same for every grouping and order."""
     return np.sort(np.concatenate(lists, axis=-1), axis=-1)[..., :top]
 
 
 def brute_force(
     coefficients: Floats, units: Ints, positions: Ints, top: int, *, per: str = "sentence"
 ) -> tuple[Floats, Ints, Ints]:
-    """The definition itself: `coefficients` [prefixes, cells] of distinct prefixes, where each stands, → [cells, top] each.
+    """The definition itself: from `coefficients` [prefixes, cells] of distinct prefixes, and the unit and position of each, the
+    coefficients, units and positions of the triggers, each [cells, top].
 
-    Sorts everything. Slow on purpose.
+    It sorts everything, and is slow on purpose.
     """
     cells = coefficients.shape[1]
     best = np.full((cells, top), np.nan, np.float32)

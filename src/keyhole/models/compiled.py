@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..common.memory import is_out_of_memory
 from ..errors import ModelError, UsageError
+from .memory import is_out_of_memory
 from .model import Model
 from .taps import Hook, hooked
 

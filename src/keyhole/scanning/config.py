@@ -9,22 +9,26 @@ from typing import TYPE_CHECKING, Any
 from ..common.checks import LIMITS, whole
 from ..errors import UsageError
 from ..inputs.corpus import UNITS
+from ..inputs.sentences import check_language
+from .hold_out import BY
 
 if TYPE_CHECKING:
     from ..models.model import Model
 
 DEFAULT_CONTEXT = 2048
-"""Units are run alone; a longer window than this has to be asked for."""
+"""The longest window by default. A longer one has to be asked for."""
 PER = ("sentence", "prefix")
 
 
 @dataclass(frozen=True)
 class ScanConfig:
-    """Everything that decides what a scan finds. It lands in the manifest, and a manifest repeats it."""
+    """Everything that decides what a scan finds. It is written to the manifest, and a manifest is enough to repeat it."""
 
     top: int = 25
     per: str = "sentence"
     unit: str = "sentence"
+    language: str = "en"
+    """of the text, for splitting it into sentences"""
     context: int | None = None
     max_tokens: int | None = None
     batch_tokens: int | None = None
@@ -35,6 +39,8 @@ class ScanConfig:
     compile: bool = False
     trust_remote_code: bool = False
     hold_out: float = 0.0
+    hold_out_by: str = "unit"
+    """whether single units are held out, or documents with all of their units"""
     shard: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
@@ -52,6 +58,9 @@ class ScanConfig:
                 f"hold_out is {self.hold_out!r:.60}; it must be a share of the units, from 0 to less than 1."
             )
         object.__setattr__(self, "hold_out", share)
+        if self.hold_out_by not in BY:
+            raise UsageError(f"hold_out_by is {self.hold_out_by!r:.60}; it must be one of {', '.join(BY)}.")
+        check_language(self.language)
         if self.unit not in UNITS:
             raise UsageError(f"unit is '{self.unit}'; it must be one of {', '.join(UNITS)}.")
         if self.shard is not None:
@@ -65,7 +74,7 @@ class ScanConfig:
                 )
 
     def resolve(self, model: Model) -> ScanConfig:
-        """The same with every default that depends on the model filled in."""
+        """The same configuration with every default that depends on the model filled in."""
         most = model.max_context
         context = self.context or min(most or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
         if most is not None and context > most:

@@ -52,15 +52,13 @@ SHORT_ROWS = Tiling(rows=1, lanes=1, block=128, unroll=8, warps=1, fill=20, regi
 LONG_ROWS = Tiling(rows=1, lanes=32, block=64, unroll=2, warps=8, fill=2, registers=128)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Rows:
     """A batch's windows as the kernels take them."""
 
-    windows: Windows
+    columns: int
     table: Tensor
     """[3, rows]: first candidate column, column after the last candidate, token index of column 0; pinned if possible"""
-    positions: Tensor
-    """[2, rows]: the same two columns as positions in the flattened batch"""
     tables: dict[torch.device, Tensor] = field(default_factory=dict)
     routed_tables: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
@@ -71,10 +69,12 @@ class Rows:
         return self.tables[device]
 
     def routed_on(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """The positions on a device, and a table whose first two rows are to be filled with entries."""
+        """The first two rows of the table as positions in the flattened batch; and a table in which each site replaces these
+        two rows by its own entries."""
         if device not in self.routed_tables:
-            positions = self.positions.to(device, non_blocking=True)
-            self.routed_tables[device] = positions, self.table.to(device, non_blocking=True)
+            table = self.on(device)
+            row_begin = torch.arange(table.shape[1], device=device) * self.columns
+            self.routed_tables[device] = table[:2] + row_begin, table.clone()
         return self.routed_tables[device]
 
 
@@ -90,7 +90,7 @@ class _Given:
     tokens: Tensor | None = None
     """[entries] positions in the flattened batch, if routed"""
     positions: Tensor | None = None
-    """[2, rows] as in `Rows`, if routed"""
+    """[2, rows] where the candidates of each window begin and end in the flattened batch, if routed"""
 
     @property
     def tensors(self) -> Iterator[Tensor]:
@@ -259,11 +259,9 @@ class GpuIndex:
         first_tokens: Int64s,
     ) -> Rows:
         windows = Windows.of(columns, n_special, lengths, seen_before, first_tokens)
-        table = np.stack([windows.begin, windows.end, windows.first])
-        positions = table[:2] + np.arange(table.shape[1]) * columns
+        table = torch.from_numpy(np.stack([windows.begin, windows.end, windows.first]))
         cuda = any(device.type == "cuda" for device in self._parts)
-        there, routed = (torch.from_numpy(each) for each in (table, positions))
-        return Rows(windows, there.pin_memory() if cuda else there, routed.pin_memory() if cuda else routed)
+        return Rows(columns, table.pin_memory() if cuda else table)
 
     def update(self, site: int, x: Tensor, batch: Rows, tokens: Tensor | None = None) -> None:
         where = self._sites[site]
@@ -286,7 +284,7 @@ class GpuIndex:
                 self._listen(part)
 
     def _given(self, part: _Part, x: Tensor, batch: Rows, tokens: Tensor | None) -> _Given:
-        x, columns = x.contiguous(), batch.windows.columns
+        x, columns = x.contiguous(), batch.columns
         if tokens is None:
             return _Given(x, columns, batch.on(part.device))
         positions, table = batch.routed_on(part.device)

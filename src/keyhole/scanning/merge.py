@@ -1,4 +1,4 @@
-"""Shards of a scan put back into one run: the same bytes as those of one pass."""
+"""Partial results put together: the same bytes as those of one pass, in whatever order and grouping they are merged."""
 
 from __future__ import annotations
 
@@ -19,9 +19,85 @@ from ..store import manifest
 from ..store.run import Run
 from ..store.trust import is_own
 from ..store.unfinished import Partial
-from .cpu import CpuIndex
 from .plan import unit_of
-from .scan import save_results
+from .results import save_results
+
+State = dict[str, npt.NDArray[Any]]
+"""What an index found, as arrays (`Index.state`)."""
+Offsets = npt.NDArray[np.int64]
+
+MERGED_LISTS = 1 << 16
+"""Lists of triggers that are merged at once, to bound the memory for sorting them."""
+
+
+# States
+
+
+def merge_states(states: Iterable[State], unit_offsets: Offsets | None = None) -> State:
+    """The state of one index that saw all that several saw. It is again a state, and the grouping makes no difference.
+
+    `unit_offsets` are given if a unit may be in several shards, and only its best prefix may be in a list.
+    """
+    merged: State | None = None
+    for state in states:  # one after the other, so that two are in memory at most
+        if merged is None:
+            merged = {name: np.array(array) for name, array in state.items()}
+        else:
+            _merge_into(merged, state, unit_offsets)
+    if merged is None:
+        raise ShardError("No shards were given to merge.")
+    return merged
+
+
+def _merge_into(merged: State, state: State, unit_offsets: Offsets | None) -> None:
+    if merged["keys"].shape != state["keys"].shape:
+        raise ShardError(
+            f"Lists of the shapes {merged['keys'].shape} and {state['keys'].shape} (sides, cells, triggers) cannot be merged: "
+            "the shards are of different scans."
+        )
+    merged["n"] = merged["n"] + state["n"]
+    merged["active"] += state["active"]
+    add_integers(merged["sums"], state["sums"])
+    high, low = merged["extremes"][..., 0], merged["extremes"][..., 1]
+    np.maximum(high, state["extremes"][..., 0], out=high)
+    np.minimum(low, state["extremes"][..., 1], out=low)
+    top = merged["keys"].shape[-1]
+    lists, more = merged["keys"].reshape(-1, top), state["keys"].reshape(-1, top)  # views: both are contiguous
+    for begin in range(0, len(lists), MERGED_LISTS):
+        part = slice(begin, begin + MERGED_LISTS)
+        rows = np.concatenate([lists[part], more[part]], axis=-1)
+        if unit_offsets is not None:
+            rows = one_per_group(rows, unit_of(unit_offsets, rows & 0xFFFFFFFF))
+        rows.sort(axis=-1)
+        lists[part] = rows[:, :top]
+
+
+def state_of(run: Run) -> State:
+    """What the index of a finished scan held, read out of its run. Nothing stays open: every open array takes a file
+    descriptor, and many runs may be merged."""
+    offsets = store.load_array(run.path, "unit_offsets")
+    sides = []
+    for negative in store.sides(run.signed):
+        coefficients, units, positions = (store.load_array(run.path, name) for name in store.side_names(negative))
+        sides.append(_keys(coefficients, units, positions, offsets))
+    statistics = {name: store.load_array(run.path, name) for name in store.STATISTICS}
+    return {"n": np.array(int(run.manifest["corpus"]["scanned_prefixes"])), "keys": np.stack(sides), **statistics}
+
+
+def _keys(
+    coefficients: npt.NDArray[np.float32],
+    units: npt.NDArray[np.int32],
+    positions: npt.NDArray[np.int32],
+    offsets: Offsets,
+) -> Keys:
+    """Stored triggers as keys again."""
+    empty = units < 0
+    magnitude = np.where(empty, np.float32(1), np.abs(coefficients))
+    tokens = offsets[np.maximum(units, 0)] + positions
+    return np.where(empty, UNFILLED, pack(magnitude, tokens))
+
+
+# Runs
 
 
 def merge(out: str | os.PathLike[str], parts: Iterable[str | os.PathLike[str]], *, force: bool = False) -> Run:
@@ -32,7 +108,7 @@ def merge(out: str | os.PathLike[str], parts: Iterable[str | os.PathLike[str]], 
     with disk_errors(partial.path, full="Make room, and merge again."):
         partial.begin(resume=False, force=force, inputs=[run.path for run in runs])
         try:
-            merge_into(partial, runs, {"merged": [str(run.path) for run in runs]})
+            _merge_runs(partial, runs)
         except BaseException:
             if not partial.sealed:  # a whole run that only could not be put in place is kept
                 partial.drop()
@@ -42,20 +118,20 @@ def merge(out: str | os.PathLike[str], parts: Iterable[str | os.PathLike[str]], 
     return Run(partial.out)
 
 
-def merge_into(partial: Partial, runs: list[Run], log: dict[str, Any]) -> None:
+def _merge_runs(partial: Partial, runs: list[Run]) -> None:
     """Build the merged run in `partial`, and put it in place. Every file of a shard is compared with its checksum first."""
-    _check_shards(runs)
     for run in runs:
         manifest.check_files(run.path, run.manifest, contents=True)
     first = runs[0]
     for name in (*(f"{each}.npy" for each in store.CORPUS), "tokenizer.json"):
         copy_file(first.path / name, partial.path / name)
-    index = _merged(runs)
-    save_results(index, first.unit_offsets, partial)
+    split = first.manifest["corpus"]["split_units"] and first.manifest["config"]["per"] == "sentence"
+    state = merge_states((state_of(run) for run in runs), first.unit_offsets if split else None)
+    save_results(state, first.unit_offsets, partial)
     about = {key: value for key, value in first.manifest.items() if key not in ("files", "checksum")}
     about["config"] = {**about["config"], "shard": None}
-    about["corpus"] = {**about["corpus"], "scanned_prefixes": index.n}
-    log = {**log, "stamps": store.read_log(first.path).get("stamps")}
+    about["corpus"] = {**about["corpus"], "scanned_prefixes": int(state["n"])}
+    log = {"merged": [str(run.path) for run in runs], "stamps": store.read_log(first.path).get("stamps")}
     partial.finish(about, log, sign=all(is_own(run.path, run.manifest["checksum"]) for run in runs))
 
 
@@ -87,39 +163,3 @@ def _check_shards(runs: list[Run]) -> None:
     missing = [f"{number}/{count}" for number in range(1, count + 1) if number not in of]
     if missing:
         raise ShardError(f"Missing shards: {', '.join(missing)}. Scan them (--shard), then merge all {count}.")
-
-
-def _merged(runs: list[Run]) -> CpuIndex:
-    first = runs[0]
-    offsets = first.unit_offsets
-    index = CpuIndex(first.cells, first.top, signed=first.signed)
-    split = first.manifest["corpus"]["split_units"] and first.manifest["config"]["per"] == "sentence"
-    for run in runs:  # one after the other: every open array takes a file descriptor
-        triggers = [[store.load_array(run.path, name) for name in store.side_names(n)] for n in store.sides(run.signed)]
-        for layer in range(first.layers):
-            span = first.cells.span(layer)
-            new = np.stack([_keys(m[span], units[span], at[span], offsets) for m, units, at in triggers])
-            rows = np.concatenate([index.keys[:, span], new], axis=-1)
-            if split:
-                rows = one_per_group(rows, unit_of(offsets, rows & 0xFFFFFFFF))
-            index.keys[:, span] = np.sort(rows, axis=-1)[..., : first.top]
-        active, sums, extremes = (store.load_array(run.path, name) for name in store.STATISTICS)
-        index.n += int(run.manifest["corpus"]["scanned_prefixes"])
-        index.active += active
-        add_integers(index.sums, sums)
-        np.maximum(index.extremes[..., 0], extremes[..., 0], out=index.extremes[..., 0])
-        np.minimum(index.extremes[..., 1], extremes[..., 1], out=index.extremes[..., 1])
-    return index
-
-
-def _keys(
-    coefficients: npt.NDArray[np.float32],
-    units: npt.NDArray[np.int32],
-    positions: npt.NDArray[np.int32],
-    offsets: npt.NDArray[np.int64],
-) -> Keys:
-    """Stored triggers as keys again."""
-    empty = units < 0
-    magnitude = np.where(empty, np.float32(1), np.abs(coefficients))
-    tokens = offsets[np.maximum(units, 0)] + positions
-    return np.where(empty, UNFILLED, pack(magnitude, tokens))

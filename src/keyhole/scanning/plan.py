@@ -1,12 +1,7 @@
 """The plan of a scan: made once from corpus and configuration, before any forward, and kept on disk.
 
-It holds the tokens, the windows the model will see, which prefixes are new, and the batches. A prefix is an input: the
-tokens from its window's start to its last token. Where the same tokens stood at an earlier window's start, it is the same
-input with the same coefficients, and no candidate again. If a prefix is new, so is every longer one of its window; one
-number a window (`old`, how many of its leading prefixes occurred earlier) therefore says which are candidates.
-
-Sameness is found by growing all prefixes together, a token at a time: windows that began alike and go on alike stay
-together, and a window left alone has only new prefixes from there on. What is compared are the tokens themselves.
+It holds everything that the forward passes need: the tokens, the windows the model will see, which prefixes are candidates
+(`candidates.py`), and the batches. Whoever runs a batch only opens the plan; nothing is read, split or tokenised again.
 """
 
 from __future__ import annotations
@@ -14,29 +9,29 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..common.files import NpyWriter, flush_memmap, new_memmap, write_array
-from ..common.prefetch import ahead
-from ..errors import CorpusError
+from ..common.batching import batch_by_length
+from ..common.files import NpyWriter
+from ..common.prefetch import prefetch
+from ..errors import CorpusError, RunDamaged
 from ..inputs.corpus import Unit, chunks
+from ..inputs.kinds import CAUSAL_TEXT, Kind
 from ..kernels.order import MAX_TOKENS
-from ..store.unfinished import PlanFiles
+from ..store.unfinished import AGAIN, PlanFiles
+from .candidates import mark_candidates
+from .hold_out import held_out
 
 Int64s = npt.NDArray[np.int64]
-UInt64s = npt.NDArray[np.uint64]
 
 POOL_TOKENS, POOL_WINDOWS = 1 << 25, 1 << 20
-"""Windows are sorted by length within pools of at most this much: hundreds of a GPU's batches, so that little is padding; in
-bounded memory."""
-PART_WINDOWS = 1 << 21
-"""Windows compared at once, about: with more, those of some first tokens are, then those of others."""
-HOLD_OUT_SEED = 0x4B4559484F4C45
+"""Windows are sorted by length within pools of at most this size. That is hundreds of batches of a GPU, so that little is
+padding, and it bounds the memory."""
 
 
 @dataclass(frozen=True)
@@ -70,28 +65,33 @@ def build(
     *,
     vocabulary: int,
     context: int,
-    starts: int,
+    n_special: int,
     batch_tokens: int,
     max_tokens: int | None,
     hold_out: float = 0.0,
-    run_ahead: bool = True,
+    hold_out_by: str = "unit",
+    kind: Kind = CAUSAL_TEXT,
+    threads: bool = True,
     check_ids: Callable[[int], None] = lambda largest: None,
     progress: Callable[[int], None] = lambda tokens: None,
-    before_done: Callable[[], None] = lambda: None,
+    identity: dict[str, Any] | None = None,
 ) -> Summary:
-    """Plan a corpus into `files`. `context` counts the start token, `starts` of them stand before every window. `check_ids`
-    refuses a token id that the model has no embedding for.
+    """Plan a corpus into `files`.
 
-    Reading and tokenising run ahead, each in a thread, unless told otherwise: a thread that reads what may never come
-    cannot be stopped. The summary is written last, after `before_done`: a plan with a summary is whole.
+    `kind` says what a candidate is. `n_special` special tokens stand before every window, and `context` counts them. `check_ids` refuses a token id that the
+    model has no embedding for. `identity` says what the plan is a plan of.
+
+    With `threads`, one thread reads and another one tokenises in advance. A thread that waits for input which may never come
+    cannot be stopped, so standard input is read without.
+    The summary is written last: a plan with a summary is whole.
     """
-    window_length = context - starts
+    window_length = context - n_special
     digest = hashlib.sha256()
     totals = {"documents": 0, "units": 0, "tokens": 0, "split_units": 0, "empty_units": 0, "held_out_units": 0}
     truncated = False
-    ready = _tokenized(ahead(chunks(units)) if run_ahead else chunks(units), tokenize)
+    ready = _tokenized(prefetch(chunks(units)) if threads else chunks(units), tokenize)
     with (
-        contextlib.closing(ahead(ready, 2) if run_ahead else ready) as parts,
+        contextlib.closing(prefetch(ready, 2) if threads else ready) as parts,
         NpyWriter(files.tokens, np.uint16 if vocabulary <= 1 << 16 else np.uint32) as tokens_file,
         NpyWriter(files.unit_offsets, np.int64) as unit_offsets,
         NpyWriter(files.unit_documents, np.int32) as unit_documents,
@@ -123,10 +123,12 @@ def build(
                         f"The corpus has more than {MAX_TOKENS:,} tokens, the most one run can number. "
                         "Scan it in parts (separate runs), or set --max-tokens."
                     )
-                held = held_out(totals["units"], len(chunk), hold_out)
+                documents = np.array([unit.document for unit in chunk], np.int32)
+                numbers = np.arange(totals["units"], totals["units"] + len(chunk))
+                held = held_out(documents if hold_out_by == "document" else numbers, hold_out)
                 tokens_file.append(flat)
                 unit_offsets.append(ends)
-                unit_documents.append(np.array([unit.document for unit in chunk], np.int32))
+                unit_documents.append(documents)
                 unit_starts.append(np.array([unit.start for unit in chunk], np.int64))
                 window_offsets.append(bounds[1:])
                 totals["documents"] = chunk[-1].document + 1
@@ -145,33 +147,28 @@ def build(
             else f"None of the corpus's {totals['units']} units has a token: the tokenizer drops all of their characters."
         )
     offsets = np.load(files.window_offsets, mmap_mode="r")
-    _write_repeats(files, offsets, _held_windows(files, offsets, totals["units"], hold_out))
-    distinct = totals["tokens"] - int(np.load(files.window_old, mmap_mode="r").sum(dtype=np.int64))
+    mark_candidates(files, offsets, _held_windows(files, offsets, hold_out, hold_out_by), kind)
+    distinct = totals["tokens"] - int(np.load(files.window_seen_before, mmap_mode="r").sum(dtype=np.int64))
     if not distinct:
         raise CorpusError(
             f"--hold-out {hold_out} leaves nothing to scan: it takes {totals['held_out_units']} of {totals['units']} units, all "
             "that have tokens. Lower it, or give more text."
         )
-    batches = _write_batches(files, starts, batch_tokens)
+    batches = _write_batches(files, n_special, batch_tokens)
     summary = Summary(
         hash=digest.hexdigest(), distinct_prefixes=distinct, truncated=truncated, batches=batches, **totals
     )
-    before_done()
-    files.seal(vars(summary))
+    files.seal(vars(summary), identity or {})
     return summary
 
 
-def held_out(first_unit: int, count: int, share: float) -> npt.NDArray[np.bool_]:
-    """Which of the units numbered from `first_unit` are kept out of a scan: about `share` of them, by a hash of the number."""
-    numbers = np.arange(first_unit, first_unit + count, dtype=np.uint64)
-    chance = (_mix(_mix(numbers + np.uint64(HOLD_OUT_SEED))) >> np.uint64(11)).astype(np.float64) / 2.0**53
-    return chance < share
-
-
-def _held_windows(files: PlanFiles, offsets: Int64s, units: int, share: float) -> npt.NDArray[np.bool_]:
+def _held_windows(files: PlanFiles, offsets: Int64s, share: float, by: str) -> npt.NDArray[np.bool_]:
+    """Which windows are of held-out units."""
     if not share:
         return np.zeros(len(offsets) - 1, np.bool_)
-    return held_out(0, units, share)[unit_of(np.load(files.unit_offsets, mmap_mode="r"), offsets[:-1])]
+    unit_offsets = np.load(files.unit_offsets, mmap_mode="r")
+    numbers = np.load(files.unit_documents, mmap_mode="r") if by == "document" else np.arange(len(unit_offsets) - 1)
+    return held_out(numbers, share)[unit_of(unit_offsets, offsets[:-1])]
 
 
 def content_hash(units: Iterable[Unit], count: int) -> str:
@@ -183,7 +180,7 @@ def content_hash(units: Iterable[Unit], count: int) -> str:
 
 
 def _hashed(chunk: list[Unit]) -> bytes:
-    """What the corpus's hash is made of: every text behind its length."""
+    """What the corpus's hash is made of: the length of every text, and the text."""
     texts = [unit.text.encode("utf-8", "surrogatepass") for unit in chunk]
     return b"".join(part for text in texts for part in (len(text).to_bytes(8, "little"), text))
 
@@ -191,7 +188,7 @@ def _hashed(chunk: list[Unit]) -> bytes:
 def _tokenized(
     split: Generator[list[Unit], None, None], tokenize: Callable[[Sequence[str]], list[list[int]]]
 ) -> Generator[tuple[list[Unit], Int64s, Int64s], None, None]:
-    """Chunks with their tokens, end to end, and how many of them each unit has."""
+    """Chunks of units, each with the tokens of all units in one array, and the number of tokens of each unit."""
     with contextlib.closing(split):
         for chunk in split:
             encoded = tokenize([unit.text for unit in chunk])
@@ -199,99 +196,33 @@ def _tokenized(
             yield chunk, np.fromiter(itertools.chain.from_iterable(encoded), np.int64, int(lengths.sum())), lengths
 
 
-def _windows(starts: Int64s, lengths: Int64s, most: int) -> Int64s:
-    """Where windows start: every unit's start, and every `most` tokens inside it."""
+def _windows(begins: Int64s, lengths: Int64s, most: int) -> Int64s:
+    """Where windows begin: at every unit's begin, and after every `most` tokens inside it."""
     pieces = -(-lengths // most)
     first = np.repeat(np.cumsum(pieces) - pieces, pieces)
-    return np.repeat(starts, pieces) + (np.arange(len(first)) - first) * most
+    return np.repeat(begins, pieces) + (np.arange(len(first)) - first) * most
 
 
-def _write_batches(files: PlanFiles, starts: int, batch_tokens: int) -> int:
-    """Windows of like length share a batch; those with nothing new need no forward and are in none."""
+def _write_batches(files: PlanFiles, n_special: int, batch_tokens: int) -> int:
+    """Windows of similar length share a batch. Windows without a new prefix need no forward and are in no batch."""
     offsets = np.load(files.window_offsets, mmap_mode="r")
-    old = np.load(files.window_old, mmap_mode="r")
+    seen_before = np.load(files.window_seen_before, mmap_mode="r")
     count, at = 0, 0
     with NpyWriter(files.batch_windows, np.int64) as windows, NpyWriter(files.batch_bounds, np.int64) as bounds:
         bounds.append(np.zeros(1, np.int64))
         first = 0
-        while first < len(old):
+        while first < len(seen_before):
             last = int(np.searchsorted(offsets, offsets[first] + POOL_TOKENS, side="right"))
-            last = min(max(last - 1, first + 1), first + POOL_WINDOWS, len(old))
+            last = min(max(last - 1, first + 1), first + POOL_WINDOWS, len(seen_before))
             lengths = np.diff(offsets[first : last + 1])
-            new = np.flatnonzero(old[first:last] < lengths)
-            order = new[np.argsort(-lengths[new], kind="stable")]
-            windows.append(order + first)
-            lengths = lengths[order] + starts
-            done = 0
-            while done < len(order):
-                done += max(1, batch_tokens // int(lengths[done]))
-                bounds.append(np.array([at + min(done, len(order))]))
-                count += 1
-            at += len(order)
+            new = np.flatnonzero(seen_before[first:last] < lengths)
+            batches = batch_by_length(lengths[new], batch_tokens, n_special=n_special)
+            windows.append(first + new[batches.order])
+            bounds.append(at + batches.bounds[1:])
+            count += len(batches)
+            at += len(new)
             first = last
     return count
-
-
-# Which prefixes are the same
-
-
-def _mix(x: UInt64s) -> UInt64s:
-    """A well-known 64-bit finaliser (splitmix64's)."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
-def _write_repeats(files: PlanFiles, offsets: Int64s, held: npt.NDArray[np.bool_]) -> None:
-    """How many leading prefixes of each window stood earlier; which prefixes occur more than once, and how often.
-
-    A held-out window has nothing new for the scan, and makes nothing old: all of its prefixes are `old`.
-    """
-    tokens = np.asarray(np.load(files.tokens, mmap_mode="r"))
-    old = new_memmap(files.window_old, np.int32, len(held))
-    old[held] = np.diff(offsets)[held]
-    repeated, counts = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    parts = -(-len(held) // PART_WINDOWS)
-    for part in range(parts):
-        windows = np.concatenate(list(_alike(tokens, offsets, held, part, parts)))
-        begins = offsets[windows]
-        lengths = offsets[windows + 1] - begins
-        group = np.zeros(len(windows), np.int64)
-        depth = 0
-        while len(windows):
-            # in groups of equal prefixes, ascending in each: so they stay, the sort being stable
-            following = (group << 32) | tokens[begins + depth]
-            order = np.argsort(following, kind="stable")
-            following = following[order]
-            first = np.append(True, following[1:] != following[:-1])
-            old[windows[order[~first]]] += 1
-            depth += 1
-            heads = np.flatnonzero(first)
-            sizes = np.diff(np.append(heads, len(order)))
-            shared = sizes > 1
-            repeated.append(begins[order[heads[shared]]] + depth - 1)
-            counts.append(sizes[shared])
-            order = order[np.repeat(shared, sizes)]
-            group = np.repeat(np.arange(int(shared.sum())), sizes[shared])
-            longer = lengths[order] > depth
-            order, group = order[longer], group[longer]
-            windows, begins, lengths = windows[order], begins[order], lengths[order]
-    flush_memmap(files.window_old, old)
-    order = np.argsort(every := np.concatenate(repeated))
-    write_array(files.repeated_tokens, every[order])
-    write_array(files.repeated_counts, np.concatenate(counts)[order])
-
-
-def _alike(
-    tokens: npt.NDArray[Any], offsets: Int64s, held: npt.NDArray[np.bool_], part: int, parts: int
-) -> Iterator[Int64s]:
-    """The scanned windows of a part: all that begin with the same token are in the same one."""
-    for begin in range(0, len(held), PART_WINDOWS):
-        end = min(begin + PART_WINDOWS, len(held))
-        mine = ~held[begin:end]
-        if parts > 1:
-            mine &= _mix(tokens[offsets[begin:end]].astype(np.uint64)) % np.uint64(parts) == part
-        yield begin + np.flatnonzero(mine)
 
 
 # Reading
@@ -305,7 +236,7 @@ class PlannedBatch:
     """their tokens"""
     first_tokens: Int64s
     """the token index of each window's first token"""
-    old: npt.NDArray[np.int32]
+    seen_before: npt.NDArray[np.int32]
     """how many leading prefixes of each window are no candidates"""
 
 
@@ -313,11 +244,11 @@ class Plan:
     """A plan on disk, read batch by batch."""
 
     def __init__(self, files: PlanFiles, summary: Summary) -> None:
-        self.summary = summary
-        self.tokens = np.asarray(np.load(files.tokens, mmap_mode="r"))  # slices of a memmap itself cost ten times more
+        self.files, self.summary = files, summary
+        self.tokens = np.asarray(np.load(files.tokens, mmap_mode="r"))  # slicing a memmap itself is ten times slower
         self.unit_offsets = np.load(files.unit_offsets, mmap_mode="r")
         self._offsets = np.load(files.window_offsets, mmap_mode="r")
-        self._old = np.load(files.window_old, mmap_mode="r")
+        self._seen_before = np.load(files.window_seen_before, mmap_mode="r")
         self._windows = np.load(files.batch_windows, mmap_mode="r")
         self._bounds = np.load(files.batch_bounds, mmap_mode="r")
 
@@ -325,7 +256,7 @@ class Plan:
         return len(self._bounds) - 1
 
     def size(self, number: int) -> int:
-        """The tokens of a batch that are the corpus's own."""
+        """The tokens of a batch, without special tokens and padding."""
         windows = self._windows[self._bounds[number] : self._bounds[number + 1]]
         return int((self._offsets[windows + 1] - self._offsets[windows]).sum())
 
@@ -335,13 +266,27 @@ class Plan:
         return PlannedBatch(
             [self.tokens[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)],
             np.asarray(begins),
-            np.asarray(self._old[windows]),
+            np.asarray(self._seen_before[windows]),
         )
 
-    def unit_of(self, tokens: Int64s) -> Int64s:
-        """The unit each token index stands in."""
-        return unit_of(self.unit_offsets, tokens)
+    def shard(self, number: int, count: int) -> range:
+        """The batches of a shard: every `count`-th, so that each shard has its share of long and of short windows.
+
+        If there are more shards than batches, some have none.
+        """
+        return range(number - 1, len(self), count)
+
+
+def open_plan(files: PlanFiles, *, contents: bool) -> Plan:
+    """A finished plan. With `contents`, every array is compared with its sha256, else with its size only."""
+    summary = files.read_summary(contents=contents)
+    try:
+        return Plan(files, Summary(**summary))
+    except TypeError as error:
+        known = ", ".join(field.name for field in fields(Summary))
+        raise RunDamaged(f"{files.summary} is not a plan's, which has {known}: {error}. {AGAIN}") from None
 
 
 def unit_of(unit_offsets: Int64s, tokens: Int64s) -> Int64s:
+    """The unit that each token index is in."""
     return np.searchsorted(unit_offsets, tokens, side="right").astype(np.int64) - 1

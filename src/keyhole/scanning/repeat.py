@@ -1,4 +1,5 @@
-"""What a run names, used again by a command: at once if this user made the run, else only if the user agrees."""
+"""Commands that use the model or the corpus that a run names. If this user made the run, they are used without asking; if someone
+else did, only after the user agreed."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from ..store.manifest import read_manifest, read_manifest_file
 
 
 def named_model(run: Path, model: str | None) -> str | None:
-    """The model for a run: as given on the command line, or confirmed at the terminal if someone else made the run."""
+    """The model for a run: the one of the command line, or one that the user confirmed if someone else made the run. None means:
+    the one that the run names, if it may be used."""
     sealed = read_manifest(run)
     told = str(sealed["model"]["source"])
     if model is None and not trust.is_own(run, sealed["checksum"]):
@@ -25,7 +27,7 @@ def named_model(run: Path, model: str | None) -> str | None:
 
 
 def _confirm(question: str) -> bool:
-    """Ask at the terminal; without one the answer is no."""
+    """Ask at the terminal. If there is none, the answer is no."""
     if not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     return typer.confirm(printable(question), err=True)
@@ -41,7 +43,8 @@ def repeated(
     revision: str | None,
     edits: Path | None,
 ) -> tuple[str, list[str], dict[str, Any], str | None, str | None, Any]:
-    """The scan of an earlier run, with what is given on this command line on top. Trust is never taken over."""
+    """The scan of an earlier run. Options of this command line override the run's. Whether the model's code may run is never taken
+    from the run."""
     path = path / "manifest.json" if path.is_dir() else path
     if not path.is_file():
         raise UsageError(f"--from {path}: not a manifest: there is no such file. Give a run or its manifest.json.")
@@ -62,7 +65,7 @@ def repeated(
 
 
 def _is_given(context: typer.Context, option: str) -> bool:
-    """Whether an option stands on the command line."""
+    """Whether an option was given on the command line."""
     parameter = {"context": "context_", "compile": "compile_"}.get(option, option)
     return context.get_parameter_source(parameter).name == "COMMANDLINE"  # type: ignore[union-attr]
 
@@ -72,7 +75,8 @@ def _model_named(about: dict[str, Any]) -> str:
 
 
 def _ask(path: Path, model: str, texts: list[str], trusted: bool) -> None:
-    """Go on only if the user means what a manifest from elsewhere names. Its code is never run on a mere yes."""
+    """Go on only if the user agrees to what someone else's manifest names. With --trust-remote-code a yes is not enough: the names
+    must be given on the command line."""
     named = " and ".join(filter(None, [model, f"the corpus {texts!r}" if texts else ""]))
     if trusted or not _confirm(f"{path} was not written by you on this machine. It names {named}. Use them?"):
         raise UntrustedSource(

@@ -1,180 +1,212 @@
-"""One shard of a scan: the batches of a plan through the model, into the index."""
+"""One shard of a scan: a slice of a finished plan, turned into a partial result.
+
+`run_shard` is the same whoever calls it, in whatever process or thread, on whatever machine has the plan's files. It saves its
+progress in a checkpoint, goes on from one that it finds, and writes a result that is there as a whole or not at all; if the
+result is there already, it does nothing. So a shard may be run twice, or by two callers at once, and nothing is lost.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import gc
+import json
 import os
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+import shutil
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from ..common.memory import is_out_of_memory
-from ..common.prefetch import ahead
-from ..errors import ModelError, OutOfMemory, UsageError
+from ..common.files import disk_errors
+from ..common.stopping import Stop
+from ..errors import DiskFull, Interrupted, RunError, ShardError, UsageError
 from ..models.model import Model
+from ..store import checkpoint
+from ..store.unfinished import AGAIN, PlanFiles
 from .config import ScanConfig
-from .contract import Index, make_index
-from .plan import Plan, PlannedBatch
+from .contract import Index
+from .identity import Edits, Job, differences, identity
+from .merge import State
+from .plan import Plan, open_plan
+from .results import machine
+from .runner import check_memory, compiled_if_asked, finite, index_for, scan_batches
 
-WARM_UP = (12, 24, 48, 96)
-"""Tokens of windows that between them meet every kernel short windows have."""
-KEPT_MEMORY = 256 << 20
-"""Bytes that are kept for the next layer instead of being given back to the system: about what a batch takes."""
-
-
-def batches_of(plan: Plan, shard: tuple[int, int] | None) -> range:
-    """The batches of a shard: every n-th, so that all shards have their share of long and short windows.
-
-    With more shards than batches some have none, and their runs are empty.
-    """
-    number, of = shard or (1, 1)
-    return range(number - 1, len(plan), of)
+CHECKPOINT_SECONDS = 30.0
+"""Least time between two checkpoints."""
+CHECKPOINT_SHARE = 0.01
+"""Largest share of the time that checkpoints may take: if one is slow to write, the next one comes later."""
 
 
-def index_for(model: Model, config: ScanConfig, unit_offsets: npt.NDArray[np.int64] | None = None) -> Index:
-    """An empty index for a scan. `unit_offsets`: where a unit may come in several windows."""
-    return make_index(
-        [site.device for site in model.sites],
-        model.cells,
-        config.top,
-        signed=model.signed,
-        per=config.per,
-        context=config.context or 0,
-        unit_offsets=unit_offsets,
-        beside=not config.compile,
-    )
+class ShardProgress(Protocol):
+    """Is told how far a shard is."""
 
+    def begin(self, tokens: int, done: int) -> None:
+        """Once, before the first batch: the shard's tokens, and how many of them an earlier try did."""
 
-def check_memory(model: Model, config: ScanConfig) -> None:
-    """Refuse lists of triggers that this machine's memory cannot hold, before anything is allocated."""
-    need = 8 * config.top * len(model.cells) * (2 if model.signed else 1)
-    try:
-        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # a system that does not say how much it has
-        return
-    if 2 * need > there:  # the lists, and a copy while a checkpoint or the run is written
-        raise UsageError(
-            f"--top {config.top:,} needs {2 * need / 1e9:,.1f} GB for {len(model.cells):,} cells, and this machine "
-            f"has {there / 1e9:,.1f} GB. Keep fewer triggers."
-        )
-
-
-def warm_up(model: Model, config: ScanConfig, enough: Callable[[], bool]) -> None:
-    """Run a few made-up windows into an index that nobody keeps, until `enough`: what is compiled on first use is then
-    compiled before the corpus comes. Whatever is wrong here is wrong there too, and told there."""
-    lengths = sorted({min(length, (config.context or 2) - int(config.bos)) for length in WARM_UP})
-    two_units = np.array([0, lengths[-1], 2 * lengths[-1]], np.int64)
-    with contextlib.suppress(Exception):
-        for unit_offsets in (None, two_units) if config.per == "sentence" else (None,):
-            runner = _Runner(model, index_for(model, config, unit_offsets), config)
-            for length in lengths:
-                if enough():
-                    return
-                windows = [np.zeros(length, np.int64)] * 2
-                firsts = np.array([0, length], np.int64)
-                runner.run(runner.prepare(PlannedBatch(windows, firsts, np.zeros(2, np.int32))))
-            runner.index.flush()
-
-
-def scan_batches(model: Model, plan: Plan, index: Index, config: ScanConfig, numbers: range) -> Iterator[int]:
-    """Run batches through the model into the index; yields each batch's number when it is in (a GPU may still work).
-
-    The next batches are prepared meanwhile, and nothing here waits for a device: what is wrong with a coefficient may be
-    known a few batches late, at the latest when the index is asked for its state.
-    """
-    if model.device.type == "cpu":
-        _keep_freed_memory()
-    runner = _Runner(model, index, config)
-    for number, ready in ahead((number, runner.prepare(plan[number])) for number in numbers):
-        with finite(model, config):
-            runner.run(ready)
-        index.n += int(ready.lengths.sum()) - int(ready.batch.old.sum())
-        yield number
-    with finite(model, config):
-        index.flush()
-
-
-def _keep_freed_memory() -> None:
-    """Have the C library keep what is freed, up to a batch's worth, for the next layer. By itself glibc gives large arrays
-    back to the system, and every layer of every batch pays for having its pages zeroed again: a tenth of the time."""
-    trim_threshold, mmap_threshold = -1, -3  # their names in malloc.h
-    with contextlib.suppress(OSError, AttributeError):  # another C library
-        libc = ctypes.CDLL("libc.so.6")
-        libc.mallopt(trim_threshold, KEPT_MEMORY)
-        libc.mallopt(mmap_threshold, KEPT_MEMORY)
-
-
-@contextlib.contextmanager
-def finite(model: Model, config: ScanConfig) -> Iterator[None]:
-    """Say what to do about coefficients that are not finite."""
-    try:
-        yield
-    except FloatingPointError as error:
-        raise ModelError(
-            f"{error} of {model.source} gives coefficients that are not finite in {config.dtype}. "
-            "Scan in a wider type: --dtype float32, or bfloat16 instead of float16."
-        ) from None
+    def advance(self, tokens: int) -> None:
+        """After each batch: its tokens."""
 
 
 @dataclass(frozen=True)
-class _Ready:
-    """A batch as the device takes it."""
+class ShardJob:
+    """What a shard needs to know."""
 
-    batch: PlannedBatch
-    lengths: npt.NDArray[np.int64]
-    ids: torch.Tensor
-    candidates: Any
+    plan: Path
+    """the directory of the unfinished run that holds the plan"""
+    model: Model | str
+    """a loaded model is used as it is: whoever loaded it has also compiled it, if the scan has --compile"""
+    config: ScanConfig
+    number: int
+    """from 1"""
+    count: int
+    """shards that the plan is cut into"""
+    result: Path
+    """the file for the result"""
+    revision: str | None = None
+    edits: Edits | None = None
+    device: str | None = None
+    """where this shard's model goes, if not where `config` says"""
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.result.with_name(f"{self.result.stem}.checkpoint.npz")
+
+    @property
+    def name(self) -> str:
+        return f"{self.number}/{self.count}"
+
+    def load(self) -> Model:
+        return Job(self.model, [], self.config, self.revision, self.edits).load(self.device)
+
+    def as_json(self) -> dict[str, Any]:
+        """The job for another process. The model must be given by name and the edits by file."""
+        if isinstance(self.model, Model) or not (self.edits is None or isinstance(self.edits, (str, os.PathLike))):
+            raise UsageError("A shard that another process runs needs its model by name and its edits as a file.")
+        paths = {"plan": os.fspath(self.plan), "result": os.fspath(self.result)}
+        edits = None if self.edits is None else os.fspath(self.edits)
+        told = {name: getattr(self, name) for name in ("model", "number", "count", "revision", "device")}
+        return {**told, **paths, "edits": edits, "config": asdict(self.config)}
+
+    @staticmethod
+    def from_json(told: dict[str, Any]) -> ShardJob:
+        paths = {name: Path(told[name]) for name in ("plan", "result")}
+        return ShardJob(**{**told, **paths, "config": ScanConfig.from_dict(told["config"])})
 
 
-class _Runner:
-    """Batches through the model into the index; where memory runs out, in halves."""
+def run_shard(job: ShardJob, stop: Stop, progress: ShardProgress) -> None:
+    """Run the batches of a shard until its result is there, or until `stop` is set: then save, and raise `Interrupted`."""
+    with disk_errors(job.result):
+        plan = open_plan(PlanFiles(job.plan), contents=False)
+        numbers = plan.shard(job.number, job.count)
+        if job.result.exists():
+            read_result(job)  # of this very shard, and whole
+            tokens = sum(map(plan.size, numbers))
+            progress.begin(tokens, tokens)
+            return
+        began = time.time()
+        model = job.load()
+        config = job.config.resolve(model)
+        _check_planned_for(plan, model, config)
+        check_memory(model, config)
+        if isinstance(job.model, Model):
+            _run(job, plan, model, config, numbers, stop, progress, began)
+        else:
+            with compiled_if_asked(model, config):
+                _run(job, plan, model, config, numbers, stop, progress, began)
 
-    def __init__(self, model: Model, index: Index, config: ScanConfig) -> None:
-        self.model, self.index, self.config = model, index, config
-        self.most = sys.maxsize
-        """tokens, padding included, that are known to be too many"""
 
-    def prepare(self, batch: PlannedBatch) -> _Ready:
-        prepared = self.model.batch(batch.windows, bos=self.config.bos)
-        lengths = np.fromiter(map(len, batch.windows), np.int64, len(batch.windows))
-        picked = self.index.prepare(prepared.ids.shape[1], prepared.n_special, lengths, batch.old, batch.first_tokens)
-        ids = prepared.ids.pin_memory() if self.model.device.type == "cuda" else prepared.ids
-        return _Ready(batch, lengths, ids, picked)
+def _check_planned_for(plan: Plan, model: Model, config: ScanConfig) -> None:
+    """Refuse to run a plan with another model or configuration than it was made for."""
+    before = plan.files.read_identity()
+    if found := differences(before, identity(model, config, before.get("corpus", []))):
+        raise RunError(f"The plan at {plan.files.folders[0]} was made for another scan ({found}). Plan again.")
 
-    def run(self, ready: _Ready, done: frozenset[int] = frozenset()) -> None:
-        """One batch into the layers of the index that are not `done` with it."""
-        now: set[int] = set()
 
-        def sink(site: int, x: torch.Tensor, tokens: torch.Tensor | None) -> None:
-            if site not in done:
-                self.index.update(site, x, ready.candidates, tokens)
-                now.add(site)
+def _run(
+    job: ShardJob,
+    plan: Plan,
+    model: Model,
+    config: ScanConfig,
+    numbers: range,
+    stop: Stop,
+    progress: ShardProgress,
+    began: float,
+) -> None:
+    loaded = time.time()
+    split = plan.summary.split_units and config.per == "sentence"
+    index = index_for(model, config, plan.unit_offsets if split else None)
+    check_room(job.result.parent, 2 * index.nbytes)  # a checkpoint, and its successor
+    done = _resume(job, index)
+    progress.begin(sum(map(plan.size, numbers)), sum(map(plan.size, numbers[:done])))
+    with finite(model, config):
+        wait, last = CHECKPOINT_SECONDS, time.monotonic()
+        _stop_if_asked(stop, done, len(numbers))
+        for number in scan_batches(model, plan, index, config, numbers[done:]):
+            done += 1
+            progress.advance(plan.size(number))
+            if done == len(numbers):
+                continue  # to the end of the loop, which flushes the index; then the result is written
+            if time.monotonic() - last > wait or stop.is_set():
+                saving = time.monotonic()
+                _save(job, job.checkpoint, index, done=np.array(done))
+                last = time.monotonic()
+                wait = max(CHECKPOINT_SECONDS, (last - saving) / CHECKPOINT_SHARE)
+            _stop_if_asked(stop, done, len(numbers))
+        seconds = {"load": round(loaded - began, 3), "scan": round(time.time() - loaded, 3)}
+        _save(job, job.result, index, log=np.array(json.dumps(machine(model, seconds))))
+    job.checkpoint.unlink(missing_ok=True)
 
-        windows = len(ready.batch.windows)
-        if ready.ids.numel() < self.most or windows == 1:
-            try:
-                self.model.run(ready.ids.to(self.model.device, non_blocking=True), sink)
-                return
-            except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error):
-                    raise
-            self.most = min(self.most, ready.ids.numel())
-            gc.collect()
-            if self.model.device.type == "cuda":
-                torch.cuda.empty_cache()
-        if windows == 1:
-            raise OutOfMemory(
-                f"One window of {ready.lengths[0]} tokens does not fit in the memory of {self.model.device}. Use a smaller "
-                f"--context (now {self.config.context}), a smaller --dtype (now {self.config.dtype}), or another --device."
-            )
-        half = windows // 2
-        for part in (slice(None, half), slice(half, None)):
-            batch = PlannedBatch(ready.batch.windows[part], ready.batch.first_tokens[part], ready.batch.old[part])
-            self.run(self.prepare(batch), done | now)
+
+def _stop_if_asked(stop: Stop, done: int, of: int) -> None:
+    if stop.is_set() and done < of:
+        raise Interrupted(
+            f"Stopped after {done} of {of} batches, and saved. Run the same command with --resume to go on."
+        )
+
+
+def check_room(folder: Path, need: int) -> None:
+    """Refuse before the first forward what could not be written after the last."""
+    free = shutil.disk_usage(folder).free
+    if free < need:
+        raise DiskFull(
+            f"{folder} has {free / 1e6:,.0f} MB free and this scan writes up to {need / 1e6:,.0f} MB. Make room, choose another "
+            "--out, or a smaller --top; then run the same command with --resume."
+        )
+
+
+# Checkpoints and results
+
+
+def _save(job: ShardJob, path: Path, index: Index, **more: npt.NDArray[Any]) -> None:
+    whose = {"plan": np.array(PlanFiles(job.plan).fingerprint()), "shard": np.array([job.number, job.count])}
+    checkpoint.write_checkpoint(path, {**index.state(), **whose, **more})
+
+
+def _read(job: ShardJob, path: Path, advice: str) -> State:
+    """A saved state, which must be of this shard of this plan."""
+    saved = checkpoint.read_checkpoint(path, advice)
+    plan, shard = str(saved.pop("plan", "")), tuple(saved.pop("shard", np.zeros(0)).tolist())
+    if plan != PlanFiles(job.plan).fingerprint() or shard != (job.number, job.count):
+        told = "{}/{}".format(*shard) if len(shard) == 2 else "none"
+        raise ShardError(f"{path} is of another scan or shard ({told}, not {job.name}). {advice}")
+    return saved
+
+
+def _resume(job: ShardJob, index: Index) -> int:
+    """How many batches an earlier try did, with what it found loaded into the index."""
+    if not job.checkpoint.exists():
+        return 0
+    saved = _read(job, job.checkpoint, AGAIN)
+    done = int(saved.pop("done"))
+    index.load(saved)
+    return done
+
+
+def read_result(job: ShardJob) -> tuple[State, dict[str, Any]]:
+    """The result of a shard that is done: what its index found, and its log."""
+    if not job.result.exists():
+        raise ShardError(f"Shard {job.name} has no result: there is no {job.result}. Run it again with --resume.")
+    again = "Delete this file and run the same command with --resume, or start the scan over with --force."
+    state = _read(job, job.result, again)
+    return state, json.loads(str(state.pop("log")))

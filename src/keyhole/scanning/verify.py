@@ -1,10 +1,10 @@
-"""Recompute stored coefficients, a cell at a time, from the text."""
+"""Recompute stored coefficients of random cells from the text, and compare."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,8 @@ from ..store.run import Run
 from .config import ScanConfig
 
 SMALLEST = float(np.finfo(np.float32).tiny)
+Progress = Callable[[str, int], Callable[[int], None]]
+"""Called with the name of a step and its total; the function that it returns is then called with each amount done."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +30,11 @@ class Verification:
     cells: int
     triggers: int
     largest_difference: float
-    """between a stored coefficient and the one computed again, in units of the cell's largest coefficient"""
+    """between a stored coefficient and the recomputed one, divided by the cell's largest coefficient"""
     worst: str
     """the address of the cell with that difference"""
     from_text: bool
-    """whether the units were read and tokenised again, or (the corpus is gone) taken from the stored tokens"""
+    """whether the units were read and tokenised again; else the stored tokens were used"""
     allowed: float
 
     @property
@@ -48,13 +50,14 @@ def verify(
     model: Model | str | os.PathLike[str] | None = None,
     device: str | None = None,
     trust_remote_code: bool = False,
+    progress: Progress = lambda what, total: lambda done: None,
 ) -> Verification:
     """Check every file's checksum, then recompute the triggers of `cells` random cells, each unit run alone.
 
-    The corpus is read again only if this user made the run: a run from elsewhere must not decide which files are read.
+    The corpus is read again only if this user made the run: a run of someone else must not decide which files are read.
 
-    A scan runs units in batches, and sums of floats depend on the batch's shape: a difference of a few units in the last
-    place is rounding; what `allowed` forbids is not.
+    A scan runs units in batches, and rounding depends on the shape of a batch, so coefficients may differ in their last bits.
+    A difference above `allowed` is not rounding.
     """
     cells, seed = whole("cells", cells, 1), whole("seed", seed, 0)
     manifest.check_files(run.path, run.manifest, contents=True)
@@ -68,8 +71,9 @@ def verify(
                 if u >= 0:
                     window = (int(u), run.window_start(int(p)))
                     wanted.setdefault(window, []).append((place, int(p), float(c)))
-    texts = _texts(run, config, sorted({unit for unit, _ in wanted}))
+    texts = _texts(run, config, sorted({unit for unit, _ in wanted}), progress)
     worst, where, count = 0.0, "", 0
+    advance = progress("recomputing", len(wanted))
     for (unit, start), stored in sorted(wanted.items()):
         ids = [int(i) for i in run.unit_tokens(unit)]
         if texts is not None and (again := model.tokenize([texts[unit]])[0]) != ids:
@@ -86,6 +90,7 @@ def verify(
             difference = math.inf if math.isnan(difference) else difference
             if difference > worst:
                 worst, where = difference, run.cells.address(place)
+        advance(1)
     return Verification(
         len(chosen), count, worst, where, texts is not None, 1e-3 if config.dtype == "float32" else 5e-2
     )
@@ -97,8 +102,8 @@ def _choose(run: Run, cells: int, seed: int) -> list[int]:
     return sorted(np.random.default_rng(seed).choice(total, min(cells, total), replace=False).tolist())
 
 
-def _texts(run: Run, config: ScanConfig, units: Sequence[int]) -> dict[int, str] | None:
-    """The text of units, read from the corpus again; None if it is not there any more, or not this user's word."""
+def _texts(run: Run, config: ScanConfig, units: Sequence[int], progress: Progress) -> dict[int, str] | None:
+    """The text of units, read from the corpus again; None if it is gone, or if someone else named it."""
     sources = run.manifest["corpus"]["sources"]
     if not trust.is_own(run.path, run.manifest["checksum"]):
         return None
@@ -109,9 +114,12 @@ def _texts(run: Run, config: ScanConfig, units: Sequence[int]) -> dict[int, str]
     except CorpusError:
         return None
     wanted, found = set(units), {}
-    for number, unit in enumerate(corpus.units(sources, config.unit, text_field=config.text_field)):
+    advance = progress("reading the corpus", max(wanted, default=-1) + 1)
+    read = corpus.units(sources, config.unit, text_field=config.text_field, language=config.language)
+    for number, unit in enumerate(read):
         if number in wanted:
             found[number] = unit.text
+        advance(1)
         if len(found) == len(wanted):
             break
     if missing := wanted - set(found):

@@ -1,7 +1,7 @@
-"""The paper's protocol for people: read a key's triggers, mark those that share a pattern, say what it is.
+"""Annotations by people, after the paper's protocol: which of a key's triggers share a pattern, and what the pattern is.
 
-A pattern recurs in at least three triggers; it is shallow (a recurring n-gram) or semantic (a topic). Each annotator
-has a file in the run to which every save is added; of several saves of one cell the newest counts.
+A pattern recurs in at least three triggers. It is shallow (a recurring n-gram) or semantic (a topic). Each annotator has one
+file in the run, and every save is appended to it. If a cell was saved several times, the newest save counts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -22,19 +22,22 @@ from . import layout as store
 from . import lines
 from .run import Run
 
-KINDS = ("none", "shallow", "semantic", "both")
+PATTERN_KINDS: tuple[Literal["shallow", "semantic"], ...] = ("shallow", "semantic")
+KINDS = ("none", *PATTERN_KINDS, "both")
+"""What a trigger's patterns are; the index is the sum of 1 (a shallow one) and 2 (a semantic one)."""
 LEAST = 3
-"""Triggers a pattern must recur in."""
+"""The least number of triggers in which a pattern recurs."""
 PATTERNS, DESCRIPTION, NOTE = 50, 2000, 10_000
-"""At most so many patterns a cell, characters a description, characters a note."""
-_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}", re.ASCII)
+"""Upper bounds: patterns per cell, characters per description, characters per note."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_\-]{0,39}", re.ASCII)
+"""An annotator's name. It is stored in lower case, because it names a file."""
 _saving = threading.Lock()
 
 
 @dataclass(frozen=True)
 class Pattern:
     triggers: tuple[int, ...]
-    """which of the cell's triggers, from 0"""
+    """numbers of the cell's triggers, from 0"""
     description: str
     kind: str
     """shallow or semantic"""
@@ -42,7 +45,7 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Annotation:
-    """What one annotator says of one cell."""
+    """What one annotator says about one cell."""
 
     annotator: str
     layer: int
@@ -51,7 +54,7 @@ class Annotation:
     skipped: bool = False
 
     def labels(self, triggers: int) -> list[str]:
-        """Of each trigger: none, shallow, semantic, or both."""
+        """The kind of each trigger's patterns, one of `KINDS`."""
         found = [0] * triggers
         for pattern in self.patterns:
             for trigger in pattern.triggers:
@@ -70,14 +73,14 @@ class Annotation:
         }
 
 
-# From JSON, every value checked
+# From JSON, with every value checked
 
 
 def parse(run: Run, value: Any) -> Annotation:
     """An annotation from JSON, checked against the run."""
     known = _fields(value, "an annotation", ("annotator", "layer", "cell", "patterns"), ("skipped", "at"))
     name = known["annotator"]
-    if not isinstance(name, str) or not _NAME.fullmatch(name.lower()):
+    if not isinstance(name, str) or not NAME.fullmatch(name):
         raise UsageError(
             f"The annotator's name is {name!r:.60}. Use up to 40 letters from a to z, digits, - and _, the first a letter or digit."
         )
@@ -103,7 +106,7 @@ def _pattern(value: Any, triggers: int) -> Pattern:
     text = known["description"]
     if not isinstance(text, str) or not text.strip() or len(text) > DESCRIPTION:
         raise UsageError(f"Describe the pattern, in at most {DESCRIPTION:,} characters.")
-    if known["kind"] not in ("shallow", "semantic"):
+    if known["kind"] not in PATTERN_KINDS:
         raise UsageError(f"A pattern is 'shallow' or 'semantic', not {known['kind']!r:.60}.")
     return Pattern(tuple(sorted(set(marked))), text, known["kind"])
 
@@ -119,18 +122,18 @@ def _fields(value: Any, what: str, needed: Sequence[str], allowed: Sequence[str]
 
 
 def _cell(run: Run, known: dict[str, Any]) -> tuple[int, int, int]:
-    """The cell a record names, and how many triggers it has."""
+    """The layer and the cell a record names, and the number of triggers the cell has."""
     layer, cell = known["layer"], known["cell"]
     if type(layer) is not int or type(cell) is not int:
         raise UsageError(f"'layer' and 'cell' are whole numbers, not {layer!r:.40} and {cell!r:.40}.")
     return layer, cell, int(np.count_nonzero(run.units[run.cells.place(layer, cell)] >= 0))
 
 
-# Saved and read back
+# Files
 
 
 def save(run: Run, value: Any) -> Annotation:
-    """Check an annotation and add it to its annotator's file, on disk when this returns."""
+    """Check an annotation and append it to its annotator's file. It is on disk when this returns."""
     annotation = parse(run, value)
     with _saving:
         file = (store.annotations_folder(run.path).name, f"{annotation.annotator}.jsonl")
@@ -146,13 +149,13 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def read(run: Run) -> list[Annotation]:
-    """The newest annotation of each cell by each annotator, in the order of annotators, then cells."""
-    return _read(run)[0]
+def read_annotations(run: Run) -> list[Annotation]:
+    """The newest annotation of each cell by each annotator, ordered by annotator, then by cell."""
+    return _read_annotations(run)[0]
 
 
-def _read(run: Run) -> tuple[list[Annotation], int]:
-    """The annotations, and how many lines hold none: a crash may have cut them short."""
+def _read_annotations(run: Run) -> tuple[list[Annotation], int]:
+    """The annotations, and the number of damaged lines: a crash may have cut a line short."""
     newest: dict[tuple[str, int, int], Annotation] = {}
     damaged = 0
     folder = store.annotations_folder(run.path)
@@ -168,7 +171,7 @@ def _read(run: Run) -> tuple[list[Annotation], int]:
 
 
 def save_note(run: Run, value: Any) -> dict[str, Any]:
-    """Keep a note on a cell; an empty one takes it away."""
+    """Save a note on a cell. An empty one removes it."""
     known = _fields(value, "a note", ("layer", "cell", "text"), ("at",))
     layer, cell, _ = _cell(run, known)
     text = known["text"]
@@ -180,13 +183,13 @@ def save_note(run: Run, value: Any) -> dict[str, Any]:
     return note
 
 
-def notes(run: Run) -> dict[str, str]:
-    """The newest note of each cell that has one, by its address."""
+def read_notes(run: Run) -> dict[str, str]:
+    """The newest note of each cell that has one, by the cell's address."""
     return _read_notes(run)[0]
 
 
 def _read_notes(run: Run) -> tuple[dict[str, str], int]:
-    """The notes, and how many lines hold none."""
+    """The notes, and the number of damaged lines."""
     found: dict[tuple[int, int], str] = {}
     damaged = 0
     for record in lines.read_lines(store.notes_file(run.path)):
@@ -200,13 +203,13 @@ def _read_notes(run: Run) -> tuple[dict[str, str], int]:
     return {run.cell(*at).address: text for at, text in sorted(found.items()) if text.strip()}, damaged
 
 
-# What they come to
+# Summaries
 
 
 def kinds(run: Run) -> dict[tuple[int, int], str]:
-    """Of each annotated cell the kind of its patterns, all annotators together."""
+    """The kind of the patterns of each annotated cell, over all annotators."""
     found: dict[tuple[int, int], int] = {}
-    for annotation in read(run):
+    for annotation in read_annotations(run):
         if not annotation.skipped:
             at = annotation.layer, annotation.cell
             seen = sum({1 if p.kind == "shallow" else 2 for p in annotation.patterns})
@@ -215,12 +218,12 @@ def kinds(run: Run) -> dict[tuple[int, int], str]:
 
 
 def coverage(run: Run) -> list[dict[str, Any]]:
-    """Figure 2 of the paper: of each layer the share of triggers that a shallow pattern covers, a semantic one, both, none.
+    """Figure 2 of the paper: per layer, the shares of triggers that a shallow pattern covers, a semantic one, both, none.
 
-    A cell that two people read counts twice, once for each reading.
+    A cell that two people annotated counts twice.
     """
     rows = []
-    made = [annotation for annotation in read(run) if not annotation.skipped]
+    made = [annotation for annotation in read_annotations(run) if not annotation.skipped]
     for layer, group in itertools.groupby(sorted(made, key=lambda a: a.layer), key=lambda a: a.layer):
         readings = list(group)
         labels = Counter(label for a in readings for label in a.labels(_triggers(run, a)))
@@ -235,10 +238,10 @@ def coverage(run: Run) -> list[dict[str, Any]]:
 
 
 def agreement(run: Run) -> list[dict[str, Any]]:
-    """For each two annotators, on the cells both read: how often they agree that a trigger is covered, and Cohen's kappa
-    of its kind (none, shallow, semantic, both)."""
+    """Per pair of annotators, over the cells both annotated: how often they agree that a trigger is covered by a pattern,
+    and Cohen's kappa of its kind (none, shallow, semantic, both)."""
     by: dict[str, dict[tuple[int, int], Annotation]] = {}
-    for annotation in read(run):
+    for annotation in read_annotations(run):
         by.setdefault(annotation.annotator, {})
         if not annotation.skipped:
             by[annotation.annotator][annotation.layer, annotation.cell] = annotation
@@ -264,7 +267,7 @@ def _triggers(run: Run, annotation: Annotation) -> int:
 
 
 def kappa(pairs: Sequence[tuple[str, str]]) -> float | None:
-    """Cohen's kappa: agreement beyond what the two would reach by chance. None where chance alone agrees always."""
+    """Cohen's kappa: agreement beyond what the two would reach by chance. None if they would always agree by chance."""
     if not pairs:
         return None
     n = len(pairs)
@@ -275,8 +278,8 @@ def kappa(pairs: Sequence[tuple[str, str]]) -> float | None:
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """Coverage, agreement and counts, as one value."""
-    made, damaged = _read(run)
+    """Coverage, agreement and counts."""
+    made, damaged = _read_annotations(run)
     return {
         "annotators": sorted({a.annotator for a in made}),
         "cells": len({(a.layer, a.cell) for a in made if not a.skipped}),

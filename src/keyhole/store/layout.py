@@ -67,10 +67,9 @@ _ARRAYS = "|".join((*CORPUS, *STATISTICS, *(f"(?:{name})(?:{NEGATIVE})?" for nam
 _FILES = re.compile(
     rf"(?:manifest|log|tokenizer|analyses)\.json|(?:{_ARRAYS}|values_\w+)\.npy|tables\.duckdb(?:\.new)?(?:\.wal)?"
     r"|notes\.jsonl|lock|report/index\.html|annotations/[a-z0-9_-]+\.jsonl"
-    r"|plan/(?:(?:summary|identity)\.json|checkpoint\.npz|merge|(?:window|batch)_\w+\.npy)"
+    r"|plan/(?:(?:summary|identity)\.json|[0-9]+-of-[0-9]+(?:\.checkpoint)?\.npz|merge|(?:window|batch)_\w+\.npy)"
 )
 _FOLDERS = re.compile(r"report|annotations|plan")
-_PART = re.compile(r"plan/[0-9]+-of-[0-9]+(?:\.partial|\.replaced-[0-9a-f]{8})?")
 _BESIDE = re.compile(r"(\.[0-9a-f]{8})?\.new$")
 """The end of a file's name while it is being written (`files.beside`)."""
 
@@ -106,10 +105,6 @@ def foreign(path: Path, below: str = "") -> str | None:
             if entry.is_dir(follow_symlinks=False):
                 if _FOLDERS.fullmatch(name):
                     found = foreign(Path(entry.path), f"{name}/")
-                elif _PART.fullmatch(name) and (inner := foreign(Path(entry.path))) is not None:
-                    found = f"{name}/{inner}"
-                elif _PART.fullmatch(name):
-                    found = None
             elif entry.is_file(follow_symlinks=False) and _FILES.fullmatch(_BESIDE.sub("", name)):
                 found = None
             if found is not None:

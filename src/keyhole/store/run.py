@@ -452,7 +452,7 @@ class Run:
         """A table an analysis filled, as rows."""
         from . import tables
 
-        return tables.read(self.path, name)
+        return tables.read_table(self.path, name)
 
     @property
     def size(self) -> int:

@@ -1,14 +1,22 @@
 """The tables of a run: what the analyses found, in one DuckDB file that any SQL can ask.
 
-Names and columns are an interface. `notes` says what a table was measured on, where that is not plain.
+The database describes itself. `definitions` lists every table that `analyze` can fill, with its columns, their types and what
+they mean; `facts` holds what an analysis knows of a whole table, one JSON value per key. Which tables there are is decided by
+the analyses: this file is given their schemas, and knows none.
+
+A database may come from anyone. Every table is therefore compared with its schema before it is read: with the schema that the
+caller passes, or else with the database's own definitions.
 """
 
 from __future__ import annotations
 
 import errno
+import json
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,91 +26,42 @@ from ..common.files import copy_file, create, sync
 from ..errors import RunDamaged, RunError, UsageError
 from . import layout as store
 
-SCHEMAS: dict[str, dict[str, str]] = {
-    "activity": {
-        "layer": "INTEGER",
-        "n": "BIGINT",
-        "active_fraction": "DOUBLE",
-        "lo": "DOUBLE",
-        "hi": "DOUBLE",
-        "dead": "BIGINT",
-    },
-    "mutation": {
-        "layer": "INTEGER",
-        "dropped": "VARCHAR",
-        "n": "BIGINT",
-        "mean_change": "DOUBLE",
-        "lo": "DOUBLE",
-        "hi": "DOUBLE",
-    },
-    "agreement": {
-        "layer": "INTEGER",
-        "target": "VARCHAR",
-        "lens": "VARCHAR",
-        "n": "BIGINT",
-        "rate": "DOUBLE",
-        "lo": "DOUBLE",
-        "hi": "DOUBLE",
-        "permuted": "DOUBLE",
-        "unigram": "DOUBLE",
-    },
-    "rank": {
-        "layer": "INTEGER",
-        "lens": "VARCHAR",
-        "n": "BIGINT",
-        "p5": "DOUBLE",
-        "p25": "DOUBLE",
-        "median": "DOUBLE",
-        "p75": "DOUBLE",
-        "p95": "DOUBLE",
-    },
-    "confidence": {
-        "bin": "INTEGER",
-        "max_prob_lo": "DOUBLE",
-        "max_prob_hi": "DOUBLE",
-        "n": "BIGINT",
-        "rate": "DOUBLE",
-    },
-    "confident": {
-        "layer": "INTEGER",
-        "cell": "INTEGER",
-        "token": "VARCHAR",
-        "max_prob": "DOUBLE",
-        "share": "DOUBLE",
-    },
-    "composition": {
-        "layer": "INTEGER",
-        "n": "BIGINT",
-        "active_fraction": "DOUBLE",
-        "zero_agreement": "DOUBLE",
-        "lo": "DOUBLE",
-        "hi": "DOUBLE",
-        "agreeing_stopword_share": "DOUBLE",
-        "agreeing_short_share": "DOUBLE",
-    },
-    "refinement": {
-        "layer": "INTEGER",
-        "n": "BIGINT",
-        "residual_match": "DOUBLE",
-        "final_prob_p25": "DOUBLE",
-        "final_prob_median": "DOUBLE",
-        "final_prob_p75": "DOUBLE",
-        "residual": "DOUBLE",
-        "ffn": "DOUBLE",
-        "agreement": "DOUBLE",
-        "composition": "DOUBLE",
-    },
-    "cases": {
-        "prefix": "VARCHAR",
-        "top_r": "VARCHAR",
-        "top_y": "VARCHAR",
-        "top_o": "VARCHAR",
-        "similarity": "DOUBLE",
-    },
+Row = dict[str, Any]
+Fact = str | int | float | None
+TYPES = ("INTEGER", "BIGINT", "DOUBLE", "VARCHAR")
+"""What a column or a fact can hold, in DuckDB's words."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table, or a fact about it: its DuckDB type, and what it means."""
+
+    type: str
+    means: str
+
+
+@dataclass(frozen=True)
+class Schema:
+    """A table: its columns in order, and the facts that are stored with it."""
+
+    name: str
+    columns: Mapping[str, Column]
+    facts: Mapping[str, Column] = field(default_factory=dict)
+
+    @property
+    def types(self) -> dict[str, str]:
+        return {name: column.type for name, column in self.columns.items()}
+
+
+Schemas = Mapping[str, Schema]
+
+OWN: dict[str, dict[str, str]] = {
+    "definitions": dict.fromkeys(("table_name", "column_name", "type", "definition"), "VARCHAR"),
+    "facts": dict.fromkeys(("table_name", "key", "value"), "VARCHAR"),
 }
-NOTES = {"table_name": "VARCHAR", "note": "VARCHAR"}
-MOST_ROWS, LARGEST = 1_000_000, 1 << 53
-"""More rows, and a larger whole number, than a table of ours ever has."""
+"""The tables of the database that describe the others."""
+MOST_ROWS, MOST_DESCRIBED, LARGEST = 1_000_000, 10_000, 1 << 53
+"""Bounds that no database written by `analyze` reaches: the rows of a table, the rows that describe tables, a whole number."""
 AGAIN = "Remove tables.duckdb from the run, and analyze it again."
 CONFINED: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": "false",
@@ -112,7 +71,10 @@ CONFINED: dict[str, str | bool | int | float | list[str]] = {
     "memory_limit": "2GB",
     "lock_configuration": "true",
 }
-"""A database may come from anyone, and hold views that read files: none of them can, and no query can change that."""
+"""A database may hold views that read files. With these settings none of them can, and no query can change the settings."""
+
+
+# Opening
 
 
 @contextmanager
@@ -144,7 +106,7 @@ def _open(file: Path, *, read_only: bool) -> Iterator[duckdb.DuckDBPyConnection]
             raise OSError(errno.ENOSPC, str(error), str(file)) from None
         raise _unreadable(file, error) from None
     finally:
-        with suppress(duckdb.Error):  # a disk that is full or gone; what was to be kept is checked by its reader
+        with suppress(duckdb.Error):  # the disk may be full or gone; what was written is checked by its reader
             connection.close()
 
 
@@ -155,21 +117,29 @@ def _unreadable(file: Path, error: Exception) -> RunError:
     return RunDamaged(f"{file} cannot be used as a database: {reason} Fill it again: keyhole analyze {file.parent}")
 
 
-def write(path: Path, name: str, rows: Sequence[dict[str, Any]], *, note: str | None = None) -> None:
-    """Replace a table, whole or not at all: the database is copied, changed beside, flushed and put in place."""
+# Writing
+
+
+def write_table(
+    path: Path, name: str, rows: Sequence[Row], facts: Mapping[str, Fact] | None = None, *, schemas: Schemas
+) -> None:
+    """Replace a table and its facts, whole or not at all: a copy of the database is changed, flushed and put in its place.
+
+    `schemas` are those of every table that can be filled, `name` among them.
+    """
     file = store.tables_file(path)
     beside = file.with_name(file.name + ".new")
     with store.writing_analyses(path):
         _remove(beside)
         try:
             if store.has_tables(path):
-                with _open(file, read_only=True):  # another program that changes it meanwhile is refused here
+                with _open(file, read_only=True):  # refuses a file that another program is changing
                     copy_file(file, beside)
             else:
                 create(beside).close()
-                beside.unlink()  # the folder can be written; DuckDB makes the file
+                beside.unlink()  # this only showed that the folder can be written; DuckDB makes the file
             with _open(beside, read_only=False) as db:
-                _fill(db, name, rows, note)
+                _fill(db, schemas, name, rows, facts or {})
                 db.execute("CHECKPOINT")
             with beside.open("r+b") as written:
                 sync(written)
@@ -185,38 +155,122 @@ def _remove(beside: Path) -> None:
         beside.with_name(name).unlink(missing_ok=True)
 
 
-def _fill(db: duckdb.DuckDBPyConnection, name: str, rows: Sequence[dict[str, Any]], note: str | None) -> None:
-    columns = SCHEMAS[name]
-    spelled = ", ".join(f'"{column}" {kind}' for column, kind in columns.items())
-    _check(db)
+def _fill(
+    db: duckdb.DuckDBPyConnection, schemas: Schemas, name: str, rows: Sequence[Row], facts: Mapping[str, Fact]
+) -> None:
+    schema = schemas[name]
+    if facts and set(facts) != set(schema.facts):
+        raise ValueError(f"The facts of '{name}' are {sorted(facts)}, and its record declares {sorted(schema.facts)}.")
+    _check(db, schemas)
     db.execute("BEGIN")
-    db.execute(f'CREATE OR REPLACE TABLE "{name}" ({spelled})')
-    if rows:
-        marks = ", ".join("?" * len(columns))
-        db.executemany(f'INSERT INTO "{name}" VALUES ({marks})', [[row[c] for c in columns] for row in rows])
-    db.execute("CREATE TABLE IF NOT EXISTS notes (table_name VARCHAR, note VARCHAR)")
-    db.execute("DELETE FROM notes WHERE table_name = ?", [name])
-    if note:
-        db.execute("INSERT INTO notes VALUES (?, ?)", [name, note])
+    _create(db, name, schema.types, rows)
+    _create(
+        db,
+        "definitions",
+        OWN["definitions"],
+        [
+            dict(zip(OWN["definitions"], (each.name, column, about.type, about.means), strict=True))
+            for each in schemas.values()
+            for column, about in each.columns.items()
+        ],
+    )
+    if "facts" not in _kinds(db):
+        _create(db, "facts", OWN["facts"], [])
+    db.execute("DELETE FROM facts WHERE table_name = ?", [name])
+    for key, value in facts.items():
+        finite = None if isinstance(value, float) and not math.isfinite(value) else value
+        db.execute("INSERT INTO facts VALUES (?, ?, ?)", [name, key, json.dumps(finite, ensure_ascii=False)])
     db.execute("COMMIT")
 
 
-def read(path: Path, name: str) -> list[dict[str, Any]]:
-    """A table's rows, in the order they were written."""
-    if name not in SCHEMAS:
-        raise UsageError(f"There is no table '{name}'. The tables are: {', '.join(SCHEMAS)}.")
+def _create(db: duckdb.DuckDBPyConnection, name: str, types: Mapping[str, str], rows: Sequence[Row]) -> None:
+    spelled = ", ".join(f'"{column}" {kind}' for column, kind in types.items())
+    db.execute(f'CREATE OR REPLACE TABLE "{name}" ({spelled})')
+    if rows:
+        marks = ", ".join("?" * len(types))
+        db.executemany(f'INSERT INTO "{name}" VALUES ({marks})', [[row[c] for c in types] for row in rows])
+
+
+# Reading
+
+
+def read_table(path: Path, name: str, schemas: Schemas | None = None) -> list[Row]:
+    """A table's rows, in the order they were written. Without `schemas` the database's own definitions count."""
     with connect(path) as db:
-        if name not in names(db):
+        schemas = schemas or _definitions(db)
+        if name not in schemas:
+            raise unknown(name, schemas)
+        if name not in filled(db, schemas):
             raise RunError(f"The table '{name}' is not filled yet. Fill it: keyhole analyze {path} --only {name}")
         if (count := _count(db, name)) > MOST_ROWS:
             raise RunDamaged(f"The table '{name}' has {count:,} rows, more than any analysis writes. {AGAIN}")
         rows = _rows(db.execute(f'SELECT * FROM "{name}" ORDER BY rowid'))
     if any(type(value) is int and abs(value) > LARGEST for row in rows for value in row.values()):
         raise RunDamaged(f"The table '{name}' holds a number that no analysis writes. {AGAIN}")
-    texts = [column for column, kind in SCHEMAS[name].items() if kind == "VARCHAR"]
+    texts = [column for column, kind in schemas[name].types.items() if kind == "VARCHAR"]
     if any(row[column] is None for row in rows for column in texts):
         raise RunDamaged(f"The table '{name}' of the run's database lacks a text that `analyze` writes. {AGAIN}")
     return rows
+
+
+def unknown(name: str, names: Iterable[str]) -> UsageError:
+    return UsageError(f"There is no table '{name}'. The tables are: {', '.join(names)}.")
+
+
+def read_facts(path: Path, schema: Schema) -> dict[str, Fact]:
+    """What is known of a whole table, by key: every fact of its schema, or none if none was stored."""
+    with connect(path) as db:
+        _check(db, {})
+        if "facts" not in _kinds(db):
+            return {}
+        _bounded(db, "facts")
+        stored = db.execute("SELECT key, value FROM facts WHERE table_name = ?", [schema.name]).fetchall()
+    if not stored:
+        return {}
+    try:
+        found = {str(key): json.loads(value) for key, value in stored}
+        right = len(stored) == len(found) and set(found) == set(schema.facts)
+        right = right and all(_fits(value, schema.facts[key].type) for key, value in found.items())
+    except (ValueError, TypeError, RecursionError):
+        right = False
+    if not right:
+        raise RunDamaged(
+            f"The facts about '{schema.name}' in the run's database are not what `analyze` writes. {AGAIN}"
+        )
+    return {key: found[key] for key in schema.facts}
+
+
+def _fits(value: Any, kind: str) -> bool:
+    if value is None:
+        return kind != "VARCHAR"
+    if kind == "DOUBLE":
+        return type(value) in (int, float) and math.isfinite(value)
+    if kind == "VARCHAR":
+        return isinstance(value, str)
+    return type(value) is int and abs(value) <= LARGEST
+
+
+def filled(db: duckdb.DuckDBPyConnection, schemas: Schemas) -> set[str]:
+    """Which of these tables there are. What has the name of one and is not one, or has other columns, is refused."""
+    _check(db, schemas)
+    return set(_kinds(db)) & set(schemas)
+
+
+def _definitions(db: duckdb.DuckDBPyConnection) -> dict[str, Schema]:
+    """The schemas that the database itself describes."""
+    _check(db, {})
+    if "definitions" not in _kinds(db):
+        raise RunDamaged(f"The run's database does not say what its tables hold. {AGAIN}")
+    _bounded(db, "definitions")
+    columns: dict[str, dict[str, Column]] = {}
+    for table, column, kind, means in db.execute("SELECT * FROM definitions ORDER BY rowid").fetchall():
+        columns.setdefault(str(table), {})[str(column)] = Column(str(kind), str(means))
+    return {name: Schema(name, each) for name, each in columns.items()}
+
+
+def _bounded(db: duckdb.DuckDBPyConnection, name: str) -> None:
+    if (count := _count(db, name)) > MOST_DESCRIBED:
+        raise RunDamaged(f"The table '{name}' has {count:,} rows, more than any analysis writes. {AGAIN}")
 
 
 def _count(db: duckdb.DuckDBPyConnection, name: str) -> int:
@@ -224,29 +278,20 @@ def _count(db: duckdb.DuckDBPyConnection, name: str) -> int:
     return int(found[0]) if found else 0
 
 
-def note(path: Path, name: str) -> str | None:
-    """What a table was measured on, where its analysis had something to say."""
-    with connect(path) as db:
-        if "notes" not in names(db):
-            return None
-        found = db.execute("SELECT note FROM notes WHERE table_name = ?", [name]).fetchone()
-    return str(found[0]) if found else None
+def _kinds(db: duckdb.DuckDBPyConnection) -> dict[str, str]:
+    """What there is in the database, by name: a base table, a view."""
+    return dict(db.execute("SELECT table_name, table_type FROM information_schema.tables").fetchall())
 
 
-def names(db: duckdb.DuckDBPyConnection) -> set[str]:
-    """The tables there are. What has the name of one and is not one, or has other columns, is refused."""
-    _check(db)
-    return {row[0] for row in db.execute("SELECT table_name FROM information_schema.tables").fetchall()}
-
-
-def _check(db: duckdb.DuckDBPyConnection) -> None:
-    kinds = dict(db.execute("SELECT table_name, table_type FROM information_schema.tables").fetchall())
+def _check(db: duckdb.DuckDBPyConnection, schemas: Schemas) -> None:
+    """Refuse what has the name of a table and is not one, or has other columns."""
+    kinds = _kinds(db)
     columns: dict[str, dict[str, str]] = {}
     for table, column, kind in db.execute(
         "SELECT table_name, column_name, data_type FROM information_schema.columns ORDER BY ordinal_position"
     ).fetchall():
         columns.setdefault(table, {})[column] = kind
-    for name, expected in {**SCHEMAS, "notes": NOTES}.items():
+    for name, expected in {**OWN, **{name: schema.types for name, schema in schemas.items()}}.items():
         if name not in kinds:
             continue
         if kinds[name] != "BASE TABLE":
@@ -259,7 +304,7 @@ def _check(db: duckdb.DuckDBPyConnection) -> None:
             )
 
 
-def query(path: Path, sql: str) -> list[dict[str, Any]]:
+def query(path: Path, sql: str) -> list[Row]:
     """The user's own SQL, over the run's tables, read-only."""
     with connect(path) as db:
         try:
@@ -274,10 +319,10 @@ def query(path: Path, sql: str) -> list[dict[str, Any]]:
             return _rows(result)
         except duckdb.Error as error:
             said = str(error).strip().splitlines() or [type(error).__name__]
-            some = [said[0], said[-1]] if "Traceback" in str(error) else said  # of a Python module that DuckDB wants
+            some = [said[0], said[-1]] if "Traceback" in str(error) else said  # DuckDB wanted a Python module
             raise UsageError("The query failed: " + "\n".join(some)) from None
 
 
-def _rows(result: Any) -> list[dict[str, Any]]:
+def _rows(result: Any) -> list[Row]:
     columns = [column[0] for column in result.description or []]
     return [dict(zip(columns, row, strict=True)) for row in result.fetchall()]

@@ -1,21 +1,22 @@
-"""Cells, layers and prompts as they show themselves in a notebook: HTML with its own style and no script.
+"""Cells, layers and prompts in a notebook: HTML with its own style and no script. The templates are in notebook.html.
 
-Text of the corpus is hostile here too: every string is escaped, and control and direction characters become visible signs.
-Charts are Altair's, in the look of the report.
+Text of the corpus is hostile here too: the template escapes every string, and control and direction characters become
+visible signs. Charts are Altair's, in the look of the report.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from html import escape
+from functools import cache
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+import jinja2
 import numpy as np
+from markupsafe import Markup
 
 from ..cells import plain_address
 from ..common import output
-from ..common.output import printable
 from ..errors import RunError
 from ..store import shading, values
 from ..store.run import Cell, Layer, Run, Trigger
@@ -25,53 +26,32 @@ if TYPE_CHECKING:
     from .figures import Chart
 
 TRIGGERS, NEGATIVE, TOKENS, CELLS, CONTRIBUTIONS = 10, 4, 10, 20, 3
-"""Shown at most: triggers of each side, tokens of each end of a value, cells of a layer, cells of a prompt's layer."""
-
-STYLE = """
-.keyhole{font:14px/1.5 system-ui,-apple-system,'Segoe UI','Helvetica Neue',Arial,sans-serif;max-width:62rem}
-.keyhole h4{margin:0 0 .2em;font-size:1.15em}
-.keyhole h5{margin:1em 0 .3em;font-size:.95em;font-weight:600}
-.keyhole .soft{opacity:.65;font-size:.9em}
-.keyhole .two{display:flex;flex-wrap:wrap;gap:0 2.5em}
-.keyhole ol{margin:0;padding:0;list-style:none}
-.keyhole li{margin:.15em 0;overflow-wrap:anywhere}
-.keyhole li b{display:inline-block;min-width:3.6em;font-weight:400;opacity:.65;font-variant-numeric:tabular-nums}
-.keyhole .text{white-space:pre-wrap}
-.keyhole .line,.keyhole th{white-space:pre}
-.keyhole mark{background:none;color:inherit;outline:1.5px solid #2b5f8f;border-radius:2px}
-.keyhole .next{opacity:.65}
-.keyhole .bar{display:inline-block;height:.65em;background:#2b5f8f;border-radius:1px;margin-right:.5em}
-.keyhole .bar.less{background:#bf6420}
-.keyhole table{border-collapse:collapse;margin:.3em 0;font-variant-numeric:tabular-nums}
-.keyhole th,.keyhole td{text-align:left;padding:.15em .9em .15em 0;vertical-align:top;background:none;border:0}
-.keyhole th{font-weight:600;border-bottom:1px solid rgba(128,128,128,.4)}
-.keyhole .token{border:1px solid rgba(128,128,128,.4);border-radius:3px;padding:0 .25em;white-space:pre}
-"""
+"""Upper bounds on what is shown: triggers of each side, tokens of each end of a value, cells of a layer, cells of a prompt's
+layer."""
+BEFORE = 48
+"""Characters shown before the last token of a layer's triggers."""
 
 
-def _html(text: str) -> str:
-    return escape(printable(text))
+def html(macro: str, *views: Any) -> str:
+    """What a macro of notebook.html makes of these values."""
+    return str(getattr(_template(), macro)(*views))
 
 
-def _token(piece: str) -> str:
-    return f'<span class="token">{_html(piece)}</span>'
+@cache
+def _template() -> Any:
+    folder = resources.files(__package__)
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, finalize=_harmless)
+    environment.globals |= {"style": Markup((folder / "notebook.css").read_text("utf-8")), "share": _share}
+    return environment.from_string((folder / "notebook.html").read_text("utf-8")).module
 
 
-def _mark(piece: str) -> str:
-    """A token marked; the mark begins with its word, not with the space before it."""
-    space = " " if piece[:1] == " " and piece.strip() else ""
-    return f"{space}<mark>{_html(piece[len(space) :])}</mark>"
+def _harmless(value: Any) -> Any:
+    """Replace control and direction characters by visible signs, except in markup that the template made."""
+    return output.printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def _page(*parts: str) -> str:
-    return f'<div class="keyhole"><style>{STYLE}</style>{"".join(parts)}</div>'
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Rows of HTML under plain headings."""
-    titles = "".join(f"<th>{_html(title)}</th>" for title in head)
-    body = "".join(f"<tr>{''.join(f'<td>{field}</td>' for field in row)}</tr>" for row in rows)
-    return f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
+def _share(p: float | None) -> str:
+    return "–" if p is None else f"{p:.1%}"
 
 
 # A cell
@@ -80,69 +60,85 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def cell(cell: Cell) -> str:
     """What makes the key fire, and what the value says."""
     run, stats = cell.run, cell.stats
-    parts = [
-        f"<h4>{cell.address}</h4>",
-        f'<div class="soft">{_html(name(run))}, layer {cell.layer} of {run.layers}. Fires on '
-        f"{number(stats.active_fraction, '.2%')} of {stats.n:,} prefixes; mean {number(stats.mean, '.3g')}, "
-        f"largest {number(stats.max, '.3g')}, least {number(stats.min, '.3g')}.</div>",
-        '<div class="two">',
-        *(_value(cell, lens) for lens in values.available(run)),
-        "</div>",
-    ]
-    for title, triggers, negative, most in (
+    sides = [
         ("Triggers", cell.triggers, False, TRIGGERS),
         ("Triggers of the negative side, where the cell writes −value", cell.triggers_negative, True, NEGATIVE),
-    ):
-        if triggers:
-            count = f' <span class="soft">{min(most, len(triggers))} of {len(triggers)}</span>'
-            rows = (_trigger(cell, slot, trigger, negative) for slot, trigger in enumerate(triggers[:most]))
-            parts.append(f"<h5>{title}{count}</h5><ol>{''.join(rows)}</ol>")
-    if not cell.triggers:
-        parts.append("<p>Dead: no prefix of the corpus makes this key fire.</p>")
-    return _page(*parts)
+    ]
+    view = {
+        "address": cell.address,
+        "model": name(run),
+        "layer": cell.layer,
+        "layers": run.layers,
+        "active": number(stats.active_fraction, ".2%"),
+        "n": f"{stats.n:,}",
+        "values": [_value(cell, lens) for lens in values.available(run)],
+        "sides": [
+            (title, len(triggers), [_trigger(cell, slot, each, negative) for slot, each in enumerate(triggers[:most])])
+            for title, triggers, negative, most in sides
+            if triggers
+        ],
+        "dead": not cell.triggers,
+    }
+    return html("cell", view | {each: number(stats[each], ".3g") for each in ("mean", "max", "min")})
 
 
-def _trigger(cell: Cell, slot: int, trigger: Trigger, negative: bool) -> str:
+def _trigger(cell: Cell, slot: int, trigger: Trigger, negative: bool) -> dict[str, Any]:
     run = cell.run
     ids = run.unit_tokens(trigger.unit)
     begin, end = shading.shown(len(ids), trigger.position, run.room)
-    pieces = [run.vocabulary.piece(int(i)) for i in ids[begin:end]]
     shades = shading.of(run)
     row = None if shades is None else shades.row(cell.layer, cell.index, slot, negative)
-    said = []
-    for place, piece in enumerate(pieces):
-        colour = "" if row is None else _shade(int(row[place]))
-        marked = _mark(piece) if begin + place == trigger.position else _html(piece)
-        after = ' class="next"' if begin + place > trigger.position else ""
-        said.append(f"<span{after}{colour}>{marked}</span>" if after or colour else marked)
-    left, right = ("…" if cut else "" for cut in (begin, len(ids) - end))
-    count = f' <span class="soft">×{trigger.count}</span>' if trigger.count > 1 else ""
-    return f'<li><b>{number(trigger.coefficient, ".3g")}</b><bdi class="text">{left}{"".join(said)}{right}</bdi>{count}</li>'
+    tokens = [
+        {
+            "piece": run.vocabulary.piece(int(token)),
+            "last": at == trigger.position,
+            "after": at > trigger.position,
+            "shade": None if row is None else _shade(int(row[at - begin])),
+        }
+        for at, token in enumerate(ids[begin:end].tolist(), begin)
+    ]
+    return {
+        "coefficient": number(trigger.coefficient, ".3g"),
+        "tokens": tokens,
+        "cut_before": begin > 0,
+        "cut_after": end < len(ids),
+        "count": trigger.count,
+    }
 
 
-def _shade(shade: int) -> str:
-    """Blue where the token makes the key fire, orange where it does the opposite."""
+def _shade(shade: int) -> str | None:
+    """A colour: blue if the token makes the key fire, orange if it does the opposite."""
     if abs(shade) < 4:
-        return ""
+        return None
     colour = "43,95,143" if shade > 0 else "191,100,32"
-    return f' style="background:rgba({colour},{min(1.0, abs(shade) / 127) * 0.55:.2f})"'
+    return f"{colour},{min(1.0, abs(shade) / shading.LARGEST) * 0.55:.2f}"
 
 
-def _value(cell: Cell, lens: str) -> str:
+def _value(cell: Cell, lens: str) -> dict[str, Any]:
     said, at = values.Values(cell.run, lens), (cell.layer, cell.index)
-    facts = f"norm {number(said.norms[cell.place], '.3g')}, max p {number(said.max_prob[cell.place], '.2%')}"
-    parts = []
-    for title, tokens in (("promotes", said.promoted(*at, TOKENS)), ("demotes", said.demoted(*at, TOKENS))):
-        lengths = [abs(token.logit) if math.isfinite(token.logit) else 0.0 for token in tokens]
-        most = max(lengths, default=0.0) or 1.0
-        rows = (
-            f'<li><b>{number(token.logit, ".2f")}</b><span class="bar{" less" * (token.logit < 0)}" '
-            f'style="width:{5 * length / most:.2f}em"></span>{_token(token.piece)}</li>'
-            for token, length in zip(tokens, lengths, strict=True)
-        )
-        parts.append(f"<div><h5>{title}</h5><ol>{''.join(rows)}</ol></div>")
-    head = f'<h5>Value <span class="soft">lens {_html(lens)}, {facts}</span></h5>'
-    return f'<div>{head}<div class="two">{"".join(parts)}</div></div>'
+    return {
+        "lens": lens,
+        "norm": number(said.norms[cell.place], ".3g"),
+        "max_prob": number(said.max_prob[cell.place], ".2%"),
+        "sides": [
+            ("promotes", _bars(said.promoted(*at, TOKENS))),
+            ("demotes", _bars(said.demoted(*at, TOKENS))),
+        ],
+    }
+
+
+def _bars(tokens: list[values.Said]) -> list[dict[str, Any]]:
+    lengths = [abs(token.logit) if math.isfinite(token.logit) else 0.0 for token in tokens]
+    most = max(lengths, default=0.0) or 1.0
+    return [
+        {
+            "piece": token.piece,
+            "logit": number(token.logit, ".2f"),
+            "less": token.logit < 0,
+            "length": f"{5 * length / most:.2f}",
+        }
+        for token, length in zip(tokens, lengths, strict=True)
+    ]
 
 
 def cell_chart(cell: Cell) -> Chart:
@@ -174,9 +170,10 @@ def cell_chart(cell: Cell) -> Chart:
 
 
 def _finish(run: Run, chart: Any, title: str) -> Chart:
+    from ..analyses.measured import shape_of
     from .figures import Look
 
-    look = Look(run.layers, len(run.vocabulary))
+    look = Look(shape_of(run))
     chart.mark.color = look.palette.blue
     finished: Chart = look.finish(chart).properties(title=title)
     return finished
@@ -187,37 +184,38 @@ def _finish(run: Run, chart: Any, title: str) -> Chart:
 
 def layer(layer: Layer) -> str:
     """The cells with the largest coefficients, and what they say."""
-    run, place = layer.run, layer.index
-    stats = layer.stats
-    dead = int(np.count_nonzero(stats.active == 0))
+    run, stats = layer.run, layer.stats
     strongest = np.argsort(-stats.max, kind="stable")[:CELLS].tolist()
     said = next((values.Values(run, lens) for lens in values.available(run)), None)
     rows = []
     for index in strongest:
-        triggers = run.triggers(place, index)[:1]
-        fields = [
-            layer[index].address,
-            number(stats.active_fraction[index], ".2%"),
-            number(stats.max[index], ".3g"),
-            "".join(f'<bdi class="line">{_tail(t)}</bdi>' for t in triggers) or "–",
-        ]
-        if said:
-            fields.append(" ".join(_token(token.piece) for token in said.promoted(place, index, 3)))
-        rows.append(fields)
-    head = ["cell", "fires on", "largest m", "strongest trigger", *(["promotes"] if said else [])]
-    shown = f"The {len(rows)} of {len(layer):,} cells with the largest coefficients"
-    facts = f"fires on {number(stats.active_fraction.mean(), '.1%')} of the prefixes on average; {dead:,} dead cells"
-    return _page(
-        f"<h4>Layer {place}</h4>",
-        f'<div class="soft">{_html(name(run))}, layer {place} of {run.layers}; {facts}. {shown}.</div>',
-        _table(head, rows),
-    )
+        before, last = next((_tail(trigger) for trigger in layer[index].triggers[:1]), ("", None))
+        row = {
+            "address": layer[index].address,
+            "active": number(stats.active_fraction[index], ".2%"),
+            "max": number(stats.max[index], ".3g"),
+            "before": before,
+            "last": last,
+            "promotes": [token.piece for token in said.promoted(layer.index, index, 3)] if said else [],
+        }
+        rows.append(row)
+    view = {
+        "layer": layer.index,
+        "layers": run.layers,
+        "model": name(run),
+        "active": number(stats.active_fraction.mean(), ".1%"),
+        "dead": f"{np.count_nonzero(stats.active == 0):,}",
+        "cells": f"{len(layer):,}",
+        "said": said is not None,
+        "rows": rows,
+    }
+    return html("layer", view)
 
 
-def _tail(trigger: Trigger) -> str:
+def _tail(trigger: Trigger) -> tuple[str, str]:
+    """The end of the text before the last token, and the last token."""
     before = "".join(trigger.tokens[:-1])
-    cut = "…" if len(before) > 48 else ""
-    return f"{cut}{_html(before[-48:])}{_mark(trigger.tokens[-1])}"
+    return ("…" if len(before) > BEFORE else "") + before[-BEFORE:], trigger.tokens[-1]
 
 
 def layer_chart(layer: Layer) -> Chart:
@@ -245,46 +243,22 @@ def layer_chart(layer: Layer) -> Chart:
 
 
 def prompt(view: dict[str, Any]) -> str:
-    """A text read layer by layer, from `PromptView.to_json()`."""
-    tokens = "".join(
-        _mark(piece) if place == view["position"] else _html(piece) for place, piece in enumerate(view["tokens"])
-    )
-    chosen = view["chosen"]
-    predicted = [("prediction", view["prediction"])]
-    if view["edited"]:
-        predicted.insert(0, ("without the edits", view["original"]))
-    columns = "".join(
-        f"<div><h5>{title}</h5><ol>{''.join(f'<li><b>{_share(p)}</b>{_token(piece)}</li>' for piece, p in pairs)}</ol></div>"
-        for title, pairs in predicted
-    )
-    rows = [
-        [
-            str(each["layer"]),
-            _first(each["before"]),
-            _first(each["after"]),
-            " ".join(_contribution(each["layer"], one, "strength") for one in each["strongest"][:CONTRIBUTIONS]),
-            " ".join(_contribution(each["layer"], one, "effect") for one in each["effective"][:CONTRIBUTIONS]),
-        ]
+    """A text, read layer by layer: what `PromptView.to_json()` gives."""
+    layers = [
+        {
+            "layer": each["layer"],
+            "before": each["before"],
+            "after": each["after"],
+            "strongest": _contributions(each, "strongest", "strength"),
+            "effective": _contributions(each, "effective", "effect"),
+        }
         for each in view["layers"]
     ]
-    before = f" (without the edits {_share(chosen['original_p'])})" if view["edited"] else ""
-    head = ["layer", "before", "after the feed-forward", "strongest cells", f"effect on {printable(chosen['piece'])}"]
-    return _page(
-        f'<bdi class="text">{tokens}</bdi>',
-        f'<div class="soft">{_token(chosen["piece"])} follows with {_share(chosen["p"])}{before}</div>',
-        f'<div class="two">{columns}</div>',
-        _table(head, rows),
-    )
+    return html("prompt", view, layers)
 
 
-def _share(p: float | None) -> str:
-    return "–" if p is None else f"{p:.1%}"
-
-
-def _first(pairs: Sequence[Sequence[Any]]) -> str:
-    return f"{_token(pairs[0][0])} {_share(pairs[0][1])}" if pairs else "–"
-
-
-def _contribution(layer: int, one: dict[str, Any], measure: str) -> str:
-    value = one[measure]
-    return f'{plain_address(layer, one["cell"])} <span class="soft">{"–" if value is None else f"{value:.2f}"}</span>'
+def _contributions(layer: dict[str, Any], order: str, measure: str) -> list[tuple[str, str]]:
+    return [
+        (plain_address(layer["layer"], one["cell"]), "–" if one[measure] is None else f"{one[measure]:.2f}")
+        for one in layer[order][:CONTRIBUTIONS]
+    ]

@@ -1,4 +1,4 @@
-"""Runs and cells as text in a terminal."""
+"""Numbers, names, tokens and rows as plain text, for every view: terminal, notebook, report and explorer."""
 
 from __future__ import annotations
 
@@ -8,19 +8,9 @@ import math
 import os
 from typing import Any
 
-import numpy as np
-from rich.console import Console, ConsoleOptions, ConsoleRenderable, Group, RenderableType, RenderHook, RenderResult
-from rich.segment import Segment
-from rich.table import Table
-from rich.text import Text
-
 from ..common import output
 from ..common.output import printable
-from ..store import layout as store
-from ..store import values
-from ..store.run import Cell, Run, Trigger
-
-CONTEXT_CHARACTERS = 64
+from ..store.run import Run
 
 
 def number(value: float, form: str) -> str:
@@ -34,120 +24,39 @@ def name(run: Run) -> str:
     return os.path.basename(os.path.normpath(source)) if os.path.isabs(source) else source
 
 
-def cell(cell: Cell, *, limit: int | None = None) -> RenderableType:
-    """A cell: statistics, then its triggers, the last token marked, the next token behind the arrow."""
-    run, stats = cell.run, cell.stats
-    head = Text.assemble((cell.address, "bold"), f"   {printable(name(run))}, layer {cell.layer} of {run.layers}")
-    said = "   ".join(f"{each} {number(stats[each], '.3g')}" for each in ("mean", "std", "max", "min"))
-    numbers = Text(
-        f"fires on {number(stats.active_fraction, '.2%')} of {stats.n:,} prefixes   {said}",
-        style="dim",
-    )
-    parts: list[RenderableType] = [head, numbers, Text(), *value(cell)]
-    positive, negative = cell.triggers[:limit], cell.triggers_negative[:limit]
-    if positive:
-        parts.append(_triggers("triggers", positive))
-    else:
-        parts.append(Text("dead: no prefix of the corpus makes this key fire", style="italic"))
-    if negative:
-        parts += [Text(), _triggers("triggers of the negative side (the cell writes −value)", negative)]
-    return Group(*parts)
+def decimal(value: Any, digits: int | None = None) -> str:
+    """A number of a table, for reading: with `digits` after the point, or with as many as matter."""
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return "–"
+    if isinstance(value, float):
+        small = 0 < abs(value) < 0.001
+        chosen = 1 - math.floor(math.log10(abs(value))) if small else 0 if abs(value) >= 1000 else 4
+        return f"{value:,.{chosen if digits is None else digits}f}".replace("-", "−")
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def value(cell: Cell, *, limit: int = 10) -> list[RenderableType]:
-    """What a cell's value says, through each lens it was read through; nothing where `analyze` has not been."""
-    run = cell.run
-    parts: list[RenderableType] = []
-    at, place = (cell.layer, cell.index), cell.place
-    for lens in values.available(run):
-        said = values.Values(run, lens)
-        head = Text.assemble(
-            (f"value, lens {lens}", "bold"),
-            (
-                f"   norm {number(said.norms[place], '.3g')}   max p {number(said.max_prob[place], '.2%')}"
-                f"   entropy {number(said.entropy[place], '.2f')} nats",
-                "dim",
-            ),
-        )
-        table = Table(box=None, show_header=False, padding=(0, 1))
-        table.add_column(no_wrap=True)
-        table.add_column(overflow="fold")
-        table.add_row("promotes", _said(said.promoted(*at, limit)))
-        table.add_row("demotes", _said(said.demoted(*at, limit)))
-        table.add_row("agreement", _agreement(cell, said))
-        parts += [head, table]
-    if parts and (near := values.similar(run, *at)):
-        listed = "   ".join(f"{other.address} {number(other.cosine, '.2f')}" for other in near)
-        parts.append(Text.assemble("similar values (cosine)  ", listed))
-    return [*parts, Text()] if parts else []
+def blank(token: str) -> str:
+    """A token of nothing but white space, made visible."""
+    if not token:
+        return "(empty)"
+    return "".join("␣" if c == " " else c if c in "\n\r\t" else f"U+{ord(c):04X}" for c in token)
 
 
-def _said(tokens: list[values.Said]) -> Text:
-    return Text("  ").join(
-        [Text.assemble(quoted(said.piece), (f" {number(said.logit, '.2f')}", "dim")) for said in tokens]
-    )
-
-
-def _agreement(cell: Cell, said: values.Values) -> str:
-    """How often what the value says is what followed the triggers, side by side with the sign it is read with."""
-    sides = []
-    for name, negative, tokens in (
-        ("triggers", False, said.top_tokens),
-        ("triggers of the negative side", True, said.bottom_tokens),
-    ):
-        hits, known = said.hits(cell.place, negative=negative)
-        if known:
-            piece = quoted(cell.run.vocabulary.piece(int(tokens[cell.place, 0])))
-            sides.append(f"{piece} follows {hits} of {known} {name}")
-    rank = int(said.ranks[cell.place])
-    return ", ".join(sides + ([f"the top trigger's next token has rank {rank:,}"] if rank else [])) or "no trigger"
+def tail(text: str, length: int) -> str:
+    """The end of a long text, from the beginning of a word if one is near."""
+    if len(text) <= length:
+        return text
+    end = text[-length:]
+    space = end.find(" ", 0, 20)
+    return "…" + (end[space + 1 :] if space >= 0 else end)
 
 
 def quoted(piece: str) -> str:
     return f"‘{printable(piece)}’"
 
 
-def token(said: values.Values, token: int, limit: int) -> RenderableType:
-    """The cells whose values promote a token, and those that demote it."""
-    piece = quoted(said.run.vocabulary.piece(token))
-    parts: list[RenderableType] = []
-    for verb, speakers in (("promote", said.promoting(token)), ("demote", said.demoting(token))):
-        title = f"values that {verb} {piece}: {len(speakers):,} have it among their {'first' if verb == 'promote' else 'last'} {values.KEPT}"
-        table = Table(box=None, padding=(0, 1), title=title, title_justify="left", title_style="bold")
-        for name in ("cell", "logit", "rank", "max p"):
-            table.add_column(name, justify="right", no_wrap=True)
-        table.add_column("promotes" if verb == "promote" else "demotes", no_wrap=True)
-        for speaker in speakers[:limit]:
-            at = (speaker.layer, speaker.cell)
-            others = said.promoted(*at, 6) if verb == "promote" else said.demoted(*at, 6)
-            table.add_row(
-                speaker.address,
-                number(speaker.logit, ".3f"),
-                str(speaker.rank),
-                number(said.max_prob[said.run.cells.place(*at)], ".2%"),
-                Text(" ".join(quoted(other.piece) for other in others)),
-            )
-        parts += [table, Text()] if speakers else [Text(f"no value has {piece} among the tokens it {verb}s most\n")]
-    return Group(*parts, Text(f"lens {said.lens}", style="dim"))
-
-
-def rows(table: list[dict[str, Any]], note: str | None = None) -> RenderableType:
-    """Rows as a table; the note below says what they were measured on."""
-    shown = Table(box=None, padding=(0, 1))
-    for column, kind in ((c, type(v)) for c, v in (table[0] if table else {}).items()):
-        shown.add_column(
-            printable(column), justify="left" if kind is str else "right", no_wrap=kind is not str, overflow="fold"
-        )
-    for row in table:
-        shown.add_row(*(Text(_plain(value)) for value in row.values()))
-    return (
-        Group(shown, *([Text(printable(note), style="dim")] if note else []))
-        if table
-        else Text("no rows", style="italic")
-    )
-
-
-def _plain(value: Any) -> str:
+def readable(value: Any) -> str:
+    """A value of a row, for reading."""
     value = output.plain(value)
     if value is None:
         return "–"
@@ -157,9 +66,9 @@ def _plain(value: Any) -> str:
 
 
 def as_csv(table: list[dict[str, Any]], *, on_terminal: bool = False) -> str:
-    """A line of names, then the rows; text is quoted, for a token may be a line end. A terminal gets it made visible."""
+    """A line of names, then the rows. Text is quoted, since a token may be a line end; on a terminal it is made visible."""
     out = io.StringIO()
-    names, fields = list(table[0]) if table else [], [[_field(value) for value in row.values()] for row in table]
+    names, fields = list(table[0]) if table else [], [[_csv_value(value) for value in row.values()] for row in table]
     if on_terminal:
         names = [printable(name) for name in names]
         fields = [[printable(value) if isinstance(value, str) else value for value in row] for row in fields]
@@ -169,127 +78,8 @@ def as_csv(table: list[dict[str, Any]], *, on_terminal: bool = False) -> str:
     return out.getvalue()
 
 
-def _field(value: Any) -> Any:
-    """A value of a row: lists and records as JSON, as they have no form in CSV."""
+def _csv_value(value: Any) -> Any:
+    """A value of a row: lists and records as JSON, since CSV has no form for them."""
     if value is None or isinstance(value, (int, float, str)):
         return value
     return output.as_json(value) if isinstance(value, (list, tuple, dict)) else str(output.plain(value))
-
-
-def _triggers(title: str, triggers: list[Trigger]) -> RenderableType:
-    table = Table(box=None, show_header=False, padding=(0, 1), title=title, title_justify="left", title_style="bold")
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(justify="right", style="dim", no_wrap=True)
-    for trigger in triggers:
-        before = printable("".join(trigger.tokens[:-1]))
-        if len(before) > CONTEXT_CHARACTERS:
-            before = "…" + before[-CONTEXT_CHARACTERS:]
-        last = printable(trigger.tokens[-1])
-        follows = "∎" if trigger.next_token is None else "→ " + printable(trigger.next_token)
-        table.add_row(
-            number(trigger.coefficient, ".3f"),
-            Text.assemble(before, "[", (last, "bold reverse"), "]"),
-            Text(follows),
-            f"×{trigger.count}" if trigger.count > 1 else "",
-        )
-    return table
-
-
-def annotated(found: dict[str, Any], run: str) -> RenderableType:
-    """The summary of what people found in the triggers of a run."""
-    path, parts = printable(run), list[RenderableType]()
-    if not found["annotators"]:
-        parts.append(Text(f"Nobody annotated {path} yet. Read its triggers in the browser: keyhole serve {path}"))
-    else:
-        who = printable(", ".join(found["annotators"]))
-        parts.append(Text(f"{found['cells']:,} cells annotated, {found['skipped']:,} skipped, by {who}\n"))
-        parts.append(rows(found["coverage"], "shares of the triggers; a cell that two people read counts twice"))
-        if found["agreement"]:
-            parts += [Text(), rows(found["agreement"], "on the cells both read; kappa is Cohen's, of a trigger's kind")]
-    if lines := found["damaged_lines"]:
-        parts.append(
-            Text(f"{lines:,} line{'s' * (lines > 1)} could not be read and {'are' if lines > 1 else 'is'} left out.")
-        )
-    return Group(*parts)
-
-
-def info(run: Run) -> RenderableType:
-    """What was scanned, and how its cells fare."""
-    manifest = run.manifest
-    model, corpus, config = manifest["model"], manifest["corpus"], manifest["config"]
-    facts = Table(box=None, show_header=False, padding=(0, 1))
-    facts.add_column(style="bold")
-    facts.add_column(overflow="fold")
-    family, unit, per, dtype, device = (
-        printable(str(value))
-        for value in (model["family"], config["unit"], config["per"], config["dtype"], config["device"])
-    )
-    revision = f" @ {printable(str(model['revision'])[:12])}" if model["revision"] else ""
-    sides = "both signs" if run.signed else "never negative"
-    shard = "" if config["shard"] is None else f"   shard {config['shard'][0]}/{config['shard'][1]}"
-    longer = f", {corpus['split_units']:,} longer than the context and split" if corpus["split_units"] else ""
-    empty = f", {corpus['empty_units']:,} without a token" if corpus["empty_units"] else ""
-    held = f", {corpus['held_out_units']:,} held out of the scan" if corpus.get("held_out_units") else ""
-    short = " (ended by --max-tokens)" if corpus["truncated"] else ""
-    facts.add_row("run", f"{printable(str(run.path))}{shard}")
-    facts.add_row("model", f"{printable(name(run))}{revision}")
-    facts.add_row("", f"{family}, {run.cells.summary} = {len(run.cells):,}; {sides}")
-    facts.add_row("corpus", ", ".join(printable(str(source)) for source in corpus["sources"]) + short)
-    facts.add_row("", f"{corpus['documents']:,} documents, {corpus['units']:,} {unit}s{longer}{empty}{held}")
-    facts.add_row("", f"{corpus['tokens']:,} tokens, {corpus['distinct_prefixes']:,} distinct prefixes")
-    facts.add_row("scan", f"top {run.top} per {per}, context {run.context}, {dtype} on {device}")
-    if seconds := _seconds(store.read_log(run.path)):
-        facts.add_row("", f"{seconds:,.0f} s, {corpus['scanned_prefixes'] / max(seconds, 1e-9):,.0f} prefixes a second")
-    facts.add_row("on disk", f"{run.size / 1e6:,.1f} MB")
-
-    layers = Table(box=None, padding=(0, 1), title="layers", title_justify="left", title_style="bold")
-    for title in ("layer", "dead", "fires on", "largest m"):
-        layers.add_column(title, justify="right")
-    for layer in range(run.layers):
-        stats = run.layer(layer).stats
-        layers.add_row(
-            str(layer),
-            f"{np.count_nonzero(stats.active == 0):,}",
-            number(stats.active_fraction.mean(), ".1%"),
-            number(stats.max.max(), ".3g"),
-        )
-    dead = run.dead
-    named = Text("dead cells: " + (", ".join(dead[:12]) + (" …" if len(dead) > 12 else "") if dead else "none"))
-    return Group(facts, Text(), layers, Text(), named)
-
-
-def _seconds(log: dict[str, Any]) -> float:
-    """How long the scan took, as log.json says; 0 if it does not. Nothing checks that file, so it may say anything."""
-    seconds = log.get("seconds")
-    found = seconds.get("scan") if isinstance(seconds, dict) else None
-    plausible = isinstance(found, (int, float)) and 0 < found < 1e12
-    return float(found) if found is not None and plausible else 0.0
-
-
-class _Harmless(RenderHook):
-    """The last look at what a console prints: a control character that came this far becomes visible. Rich's own sequences
-    (colour, weight) are made after it."""
-
-    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
-        return [_Seen(renderable) for renderable in renderables]
-
-
-class _Seen:
-    def __init__(self, inner: ConsoleRenderable) -> None:
-        self.inner = inner
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for text, style, control in console.render(self.inner, options):
-            yield Segment(text if control else output.harmless(text), style, control)
-
-
-def console() -> Console:
-    """Where output goes: as wide as the terminal, and at a width that suits a table if there is none. Nothing that is
-    printed acts as markup, as a code for an emoji or as a control character."""
-    options: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False, "soft_wrap": False}
-    out = Console(**options)
-    out = out if out.is_terminal else Console(**options, width=140)
-    out.push_render_hook(_Harmless())
-    return out

@@ -1,9 +1,11 @@
-"""The explorer: a run looked through in the browser, live or as files.
+"""The explorer: a run in the browser, served live or exported as files.
 
-contract.py   a run → the JSON behind every data/… address
-search.py     what is turned around for searching: tokens, words, prefixes
-routes.py     those addresses over HTTP, with the page; guard.py decides who may ask
+schema.py     every request and every answer as a type; openapi.py and typedefs.py describe them
+contract.py   the answers behind the data/… addresses, built from a run; pack.py makes them small
+search.py     the indexes for searching: by token, word and prefix; worth.py chooses cells to begin with
+routes.py     the addresses over HTTP, with the page; answers.py encodes, guard.py decides who may ask
 served.py     which run is served, and whether it is still there
-connection.py how long and how much a client may send and read
-live.py       what needs the model: a prompt, read
+live.py       the requests that need the model
+connection.py bounds on what a client may send and how long it may take; serve.py starts the server
+static/       the page
 """

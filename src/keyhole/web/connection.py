@@ -1,8 +1,8 @@
-"""One connection to the server, bounded: how long a client may keep it without asking for anything whole, how many there are.
+"""Bounds on connections: how many there are, and how long a client may take to send a request or to read its answer.
 
-uvicorn waits without end for the rest of a request and for a client to read its answer, so a few hundred half-open
-connections would take every file descriptor of the process. Here each connection is looked at once a second, and closed when
-its client is behind for too long. If too many are open, the one that has waited longest for its client makes room.
+uvicorn waits without a limit for the rest of a request and for a client to read its answer, so a few hundred half-open
+connections would use up the file descriptors of the process. Here each connection is checked once per second, and closed if its
+client is late. If too many are open, the one that has waited longest for its client is closed.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from .answers import Refused
 from .guard import HEADERS
 
 SLOWEST_HEADERS = 10.0
-"""Seconds until the headers of a request must be there: after the connection was made, or after the last answer."""
+"""Seconds in which the headers of a request must arrive, from the start of the connection or the end of the last answer."""
 LONGEST_IDLE = 5.0
-"""Seconds for which a connection is kept after an answer without a further byte from its client."""
+"""Seconds for which an idle connection is kept after an answer."""
 SLOWEST_READER = 20.0
-"""Seconds in which a client must have taken some of its answer."""
+"""Seconds in which a client must read some of its answer."""
 LARGEST_HEADERS = 32 << 10
 """Bytes of a request's first line and headers together."""
 MOST_CONNECTIONS = 256
-LOOK_EVERY = 1.0
+CHECK_EVERY = 1.0
 _RESERVED_FILES = 64
-"""File descriptors that are not for connections: the run's files, the model's, the terminal."""
+"""File descriptors that are kept free for the run's files, the model's and the terminal."""
 
 
 def most_connections() -> int:
-    """How many connections may be open at once: fewer than `MOST_CONNECTIONS` if the process may open few files."""
+    """Upper bound on open connections: below `MOST_CONNECTIONS` if the process may open few files."""
     try:
         import resource
     except ImportError:  # Windows has no such limit
@@ -45,14 +45,14 @@ def most_connections() -> int:
 
 
 def _tells(record: logging.LogRecord) -> bool:
-    """Whether the terminal shows a record: only our own errors. Clients' mistakes are not shown (a flood would fill the
-    terminal), nor work that Ctrl-C cancelled."""
+    """Whether the terminal shows a log record: only errors of the server. Mistakes of clients are not shown, because they could
+    flood the terminal, nor is work that Ctrl-C cancelled."""
     cut = record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError)
     return record.levelno >= logging.ERROR and not cut
 
 
 _log = logging.getLogger("uvicorn.error.keyhole")
-_log.addFilter(_tells)  # a level would be reset when uvicorn sets up its logging
+_log.addFilter(_tells)  # a log level would be reset when uvicorn sets up its logging
 
 
 class Connection(H11Protocol):
@@ -63,23 +63,23 @@ class Connection(H11Protocol):
         self.logger = _log
         self.timeout_keep_alive = LONGEST_IDLE  # type: ignore[assignment]
         self._since: float | None = None
-        """since when a whole request is being waited for; None while one is being answered"""
+        """when the wait for a complete request began; None while one is being answered"""
         self._unread, self._read_at = 0, 0.0
-        """bytes of answers that the client has not taken, and when it last took some"""
-        self._next_look: asyncio.TimerHandle | None = None
+        """bytes of answers that the client has not read, and when it last read some"""
+        self._next_check: asyncio.TimerHandle | None = None
         self._ending = False
 
-    # What uvicorn calls
+    # Called by uvicorn
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._since = self._read_at = self.loop.time()
-        self._next_look = self.loop.call_later(LOOK_EVERY, self._look)
+        self._next_check = self.loop.call_later(CHECK_EVERY, self._check)
         self._make_room()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._next_look is not None:
-            self._next_look.cancel()
+        if self._next_check is not None:
+            self._next_check.cancel()
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
 
@@ -93,8 +93,8 @@ class Connection(H11Protocol):
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """The answer to what is no HTTP, of the same shape as every other error. No answer if one is on its way already."""
-        if self.cycle is not None:  # the request that was being read will not be whole
+        """Answer what is not HTTP with an error of the usual shape, unless an answer is being sent already."""
+        if self.cycle is not None:  # the request that was being read cannot become complete
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
@@ -117,12 +117,12 @@ class Connection(H11Protocol):
         self.transport.close()
 
     def shutdown(self) -> None:
-        """The server stops. A client that waits for an answer gets it; others are disconnected."""
+        """The server stops: a client that waits for an answer gets it, others are disconnected."""
         self._ending = True
         if self.late_since() is not None:
             self.transport.abort()
             return
-        with contextlib.suppress(h11.LocalProtocolError):  # a connection that failed has nothing to say goodbye with
+        with contextlib.suppress(h11.LocalProtocolError):  # the connection failed before
             super().shutdown()
 
     def _unsupported_upgrade_warning(self) -> None:
@@ -135,14 +135,14 @@ class Connection(H11Protocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def late_since(self) -> float | None:
-        """Since when the client owes something: a request, the rest of one, or the reading of its answer."""
+        """When the wait for the client began: for a request, for the rest of one, or for reading its answer."""
         if self.transport.get_write_buffer_size():
             return self._read_at
         return self._since
 
     def _make_room(self) -> None:
-        """Close the connections that have waited longest for their clients, until there are not too many. If every client is
-        waiting for us, the newest connection goes."""
+        """Close the connections that have waited longest for their clients until the bound is met. If every client waits for
+        the server, the newest connection is closed."""
         while len(self.connections) > most_connections():
             others = cast("list[Connection]", [each for each in self.connections if each is not self])
             waiting = {each: since for each in others if (since := each.late_since()) is not None}
@@ -152,9 +152,9 @@ class Connection(H11Protocol):
             if victim is self:
                 return
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         now = self.loop.time()
-        self._next_look = self.loop.call_later(LOOK_EVERY, self._look)
+        self._next_check = self.loop.call_later(CHECK_EVERY, self._check)
         unread = self.transport.get_write_buffer_size()
         if unread < self._unread or not unread or not self._unread:
             self._read_at = now

@@ -1,13 +1,7 @@
-"""A run → the JSON value behind every data/… address. The server answers with these, the export writes them down.
-
-Text of the corpus and tokens go out as plain strings, never as markup; what is not a number goes out as null.
-"""
+"""The answers behind the data/… addresses, built from a run. The server sends them, the export writes them as files."""
 
 from __future__ import annotations
 
-import base64
-import json
-import math
 import os
 import re
 import threading
@@ -16,69 +10,40 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from .. import __version__
-from ..analyses import paper
+from ..analyses import registry
 from ..analyses.measured import Measured
+from ..analyses.record import OUTCOMES
+from ..store import annotations as people
 from ..store import shading, values
-from ..store.annotations import KINDS, kinds, notes
-from ..store.annotations import read as read_annotations
-from ..store.run import Run
+from ..store.run import Cell, Layer, Run
 from ..views import figures
 from ..views import text as show
 from ..views.worth import worth_showing
-from .search import Once, Search
+from . import schema
+from .pack import LEVELS, SEPARATOR, SHADES, UNKNOWN, compact, joined, measure, packed, shades, short, shorts
+from .search import PAGE, SIMILAR, Once, Search
 from .worth import speaking
 
-SEPARATOR = "|"
-SHADES = "".join(chr(code) for code in range(35, 127) if chr(code) != "\\")[:91]
-"""A letter a shade, none of which JSON writes with two: the middle one is 0, the ends are ∓127."""
-_LETTERS = np.array([ord(SHADES[45 + round(shade * 45 / 127)]) for shade in range(-127, 128)], np.uint8)
 WORTH = 12
+"""Cells that the overview offers to begin with."""
 KEPT_BYTES = 64 << 20
-"""Answers kept for the next who asks, in bytes at most."""
+"""Upper bound on the size of the answers that are kept for later requests."""
 
 
 class NotThere(LookupError):
     """No data at this address."""
 
 
-def compact(value: Any) -> bytes:
-    """Strict JSON without a byte too many."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8", "replace")
-
-
-def short(value: Any, digits: int = 5) -> float | None:
-    """A number with as many digits as anyone reads; None where it is none."""
-    number = float(value)
-    return float(f"{number:.{digits}g}") if math.isfinite(number) else None
-
-
-def shorts(array: npt.NDArray[Any], digits: int = 4) -> list[float | None]:
-    return [short(value, digits) for value in array.tolist()]
-
-
-def packed(array: npt.NDArray[Any]) -> str:
-    return base64.b64encode(array.tobytes()).decode()
-
-
-def joined(tokens: list[str]) -> str | list[str]:
-    """Tokens as one string, a bar between them; as a list where a token has a bar itself."""
-    return tokens if any(SEPARATOR in token for token in tokens) else SEPARATOR.join(tokens)
-
-
-def shades(row: npt.NDArray[np.int8]) -> str:
-    """A letter a token, of `SHADES`."""
-    return _LETTERS[np.maximum(row, -127).astype(np.int16) + 127].tobytes().decode("ascii")
-
-
 class Explorer:
     """One run, with everything that its answers share opened once."""
 
     def __init__(self, run: Run, *, live: bool = False) -> None:
-        self.run, self.live = run, live
+        self.run, self.live, self.axis = run, live, run.cells
         self.search = Search(run)
         self.values = [values.Values(run, lens) for lens in values.available(run)]
         self._once = Once()
@@ -91,50 +56,57 @@ class Explorer:
     # Addresses
 
     def paths(self) -> Iterator[str]:
-        """Every address below data/, as the export writes them."""
-        run = self.run
+        """Every address below data/, in the order in which the export writes them."""
+        axis = self.axis
         yield from ("run.json", "map.json", "figures.json", "vocabulary.json", "annotations.json")
-        yield from (f"layers/{layer}.json" for layer in range(run.layers))
+        yield from (f"layers/{layer}.json" for layer in range(len(axis.layers)))
         yield from (f"tokens/{page}.json" for page in range(self.search.token_pages))
         yield from (f"words/{bucket}.json" for bucket in range(self.search.buckets))
         yield from (f"units/{page}.json" for page in self.search.pages_with_triggers())
-        yield from (f"cells/{layer}/{cell}.json" for layer, cell in run.cells)
+        yield from (f"cells/{layer}/{cell}.json" for layer, cell in axis)
 
-    def answer(self, path: str) -> Any:
+    def bounds(self, name: str) -> tuple[int, ...]:
+        """What the numbers of an address are below. The widest layer bounds the cells."""
+        return {
+            "layers": (len(self.axis.layers),),
+            "cells": (len(self.axis.layers), max(map(self.axis.size, range(len(self.axis.layers))))),
+            "tokens": (self.search.token_pages,),
+            "words": (self.search.buckets,),
+            "units": (self.search.unit_pages,),
+        }.get(name, ())
+
+    def answer(self, path: str) -> schema.Record:
         """The value at an address below data/."""
         name, *numbers = _parts(path)
-        plain: dict[str, Callable[[], Any]] = {
+        bounds = self.bounds(name)
+        if (
+            name not in schema.DATA
+            or len(numbers) != len(bounds)
+            or any(number >= bound for number, bound in zip(numbers, bounds, strict=True))
+            or (name == "cells" and not self.axis.has(*numbers))
+        ):
+            raise NotThere(path)
+        makers: dict[str, Callable[..., schema.Record]] = {
             "run": self.about,
             "map": self.map,
             "figures": self.figures,
             "vocabulary": self.vocabulary,
             "annotations": self.annotations,
+            "layers": self.layer,
+            "cells": self.cell,
+            "tokens": partial(self.search.tokens, self.values[0] if self.values else None),
+            "words": self.search.words,
+            "units": self.search.units,
         }
-        if not numbers and name in plain:
-            return plain[name]()
-        bounds = {
-            "layers": (self.run.layers,),
-            "tokens": (self.search.token_pages,),
-            "words": (self.search.buckets,),
-            "units": (self.search.unit_pages,),
-        }.get(name)
-        if name == "cells" and len(numbers) == 2 and self.run.cells.has(*numbers):
-            return self.cell(*numbers)
-        if not bounds or len(bounds) != len(numbers) or any(n >= b for n, b in zip(numbers, bounds, strict=True)):
-            raise NotThere(path)
-        if name == "layers":
-            return self.layer(*numbers)
-        if name == "tokens":
-            return self.search.tokens(self.values[0] if self.values else None, *numbers)
-        return self.search.words(*numbers) if name == "words" else self.search.units(*numbers)
+        return makers[name](*numbers)
 
     def body(self, path: str) -> bytes:
-        """The answer as bytes. What is large, asked for often and never changes is kept."""
+        """The answer as bytes. Answers that are large, asked for often and never change are kept."""
         if not path.startswith(("layers/", "vocabulary", "figures", "run", "tokens/", "words/", "units/")):
             return compact(self.answer(path))
         with self._lock:
             making = self._making.setdefault(path, threading.Lock())
-        with making:  # who asks meanwhile waits, instead of making it too
+        with making:  # other threads that ask for it wait, instead of making it too
             with self._lock:
                 if path in self._kept:
                     self._kept.move_to_end(path)
@@ -157,115 +129,119 @@ class Explorer:
 
     # The run
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> schema.About:
         run = self.run
         model, corpus, config = (run.manifest[name] for name in ("model", "corpus", "config"))
         counts = ("documents", "units", "tokens", "distinct_prefixes", "scanned_prefixes")
         lenses = [each.lens for each in self.values]
-        return {
-            "keyhole": __version__,
-            "live": self.live,
-            "checksum": run.manifest["checksum"],
-            "model": {"name": show.name(run), "family": model["family"]}
-            | {"layers": run.layers, "cells": run.cells.sizes, "signed": run.signed},
-            "corpus": {"sources": [os.path.basename(os.path.normpath(str(s))) for s in corpus["sources"]]}
-            | {name: corpus[name] for name in counts},
-            "config": {name: config[name] for name in ("top", "per", "unit", "context")},
-            "lenses": lenses,
-            "lens": lenses[0] if lenses else None,
-            "shading": self._shading is not None,
-            "worth": self._once.get("worth", self._worth),
-            "words": self.search.buckets,
-            "dead": int(np.count_nonzero(run.stats.active == 0)),
-        }
+        return schema.About(
+            keyhole=__version__,
+            live=self.live,
+            checksum=run.manifest["checksum"],
+            model=schema.AboutModel(show.name(run), model["family"], run.signed),
+            layers=msgspec.convert(self.axis.as_json(), list[schema.Layer]),
+            corpus=schema.AboutCorpus(
+                sources=[os.path.basename(os.path.normpath(str(source))) for source in corpus["sources"]],
+                **{name: corpus[name] for name in counts},
+            ),
+            config=schema.AboutConfig(**{name: config[name] for name in ("top", "per", "unit", "context")}),
+            lenses=lenses,
+            lens=lenses[0] if lenses else None,
+            shading=self._shading is not None,
+            worth=self._once.get("worth", self._worth),
+            words=self.search.buckets,
+            dead=int(np.count_nonzero(run.stats.active == 0)),
+            packing=schema.Packing(PAGE, SEPARATOR, SHADES),
+            annotating=schema.Annotating(
+                name=people.NAME.pattern,
+                least=people.LEAST,
+                patterns=people.PATTERNS,
+                description=people.DESCRIPTION,
+                note=people.NOTE,
+                kinds=list(people.PATTERN_KINDS),
+            ),
+        )
 
     def _worth(self) -> list[str]:
         """Cells to begin with."""
         spoken = speaking(self.run, self.values[0].top_tokens, self.next_ids, WORTH) if self.values else []
         return spoken or worth_showing(self.run, min(WORTH, self.run.layers))
 
-    def map(self) -> dict[str, Any]:
-        """Every cell as a byte a measure: 255 unknown, 0 to 254 between the measure's ends."""
-        run = self.run
-        measures = [_measure("activity", "how often the key fires", run.stats.active_fraction)]
-        if self.values:
-            shares = np.concatenate([self.agreement(layer) for layer in range(run.layers)])
-            measures.append(_measure("agreement", "how often the value's top token follows the key's triggers", shares))
-            measures.append(
-                _measure("max_prob", "how sure the value is of one token", self.values[0].max_prob, log=True)
-            )
-        marked = kinds(run)
-        if marked:
-            data = np.full(len(run.cells), 255, np.uint8)
+    def map(self) -> schema.CellMap:
+        measures = self._measures()
+        if marked := people.kinds(self.run):
+            data = np.full(len(self.axis), UNKNOWN, np.uint8)
             for at, kind in marked.items():
-                data[run.cells.place(*at)] = KINDS.index(kind)
+                data[self.axis.place(*at)] = people.KINDS.index(kind)
             measures.append(
-                {"name": "pattern", "title": "what annotators found", "lo": 0, "hi": 254, "scale": "linear"}
-                | {"kinds": list(KINDS), "data": packed(data)}
+                schema.Measure(
+                    "pattern", "what annotators found", "people", 0, LEVELS, "linear", packed(data), list(people.KINDS)
+                )
             )
-        return {"layers": run.layers, "cells": run.cells.sizes, "measures": measures}
+        names = [each.name for each in measures]
+        return schema.CellMap(LEVELS, UNKNOWN, "agreement" if "agreement" in names else names[0], measures)
 
-    def figures(self) -> dict[str, Any]:
+    def _measures(self) -> list[schema.Measure]:
+        """The measures of every cell that the analyses offer and that this run has the numbers for."""
+        found = registry.cell_measures(self.run, self.values[0] if self.values else None)
+        return [measure(each.name, each.title, each.side, numbers, log=each.log) for each, numbers in found]
+
+    def figures(self) -> schema.Figures:
         """The report's figures that have numbers, with what the paper found and what was found here."""
-        run = self.run
-        measured = Measured.read(run)
-        charts = figures.draw(measured.tables, figures.Look(run.layers, len(run.vocabulary), figures.PAGE))
-        return {
-            "figures": [
-                {
-                    "name": finding.name,
-                    "label": finding.label,
-                    "title": finding.title,
-                    "caption": finding.caption,
-                    "note": measured.notes.get(figures.FIGURES[finding.name].table, ""),
-                    "spec": figures.spec(charts[finding.name], page=True),
-                    "finding": finding.finding,
-                    "published": finding.published,
-                    "verdicts": [
-                        {"claim": v.claim, "verdict": v.outcome, "why": v.evidence, "test": v.test}
-                        for v in measured.verdicts.get(finding.name, [])
-                    ],
-                }
-                for finding in paper.FINDINGS
-                if finding.name in charts
-            ]
-        }
+        found = [
+            schema.Figure(
+                name=drawn.figure.name,
+                label=drawn.figure.label,
+                title=drawn.figure.title,
+                caption=drawn.figure.caption,
+                note=drawn.note,
+                spec=figures.spec(drawn.chart, page=True),
+                paper=schema.Paper(paper.finding, paper.published) if (paper := drawn.figure.paper) else None,
+                verdicts=[schema.Verdict(v.claim, v.outcome, v.evidence, v.test) for v in drawn.verdicts],
+            )
+            for drawn in figures.draw_all(Measured.read(self.run), figures.PAGE)
+        ]
+        return schema.Figures(list(OUTCOMES), found)
 
-    def vocabulary(self) -> dict[str, Any]:
+    def vocabulary(self) -> schema.Vocabulary:
         vocabulary = self.run.vocabulary
-        return {"pieces": [vocabulary.piece(token) for token in range(len(vocabulary))]}
+        return schema.Vocabulary([vocabulary.piece(token) for token in range(len(vocabulary))])
 
-    def annotations(self) -> dict[str, Any]:
-        return {"annotations": [each.to_json() for each in read_annotations(self.run)], "notes": notes(self.run)}
+    def annotations(self) -> schema.Annotations:
+        found = [each.to_json() for each in people.read_annotations(self.run)]
+        return schema.Annotations(msgspec.convert(found, list[schema.Annotation]), people.read_notes(self.run))
 
     # A layer
 
-    def layer(self, layer: int) -> dict[str, Any]:
-        run, stats, span = self.run, self.run.layer(layer).stats, self.run.cells.span(layer)
-        tails, lasts, follows = self._top_triggers(layer)
-        columns: dict[str, list[Any]] = {
-            "active": shorts(stats.active_fraction),
-            "max": shorts(stats.max),
-            "min": shorts(stats.min),
-            "trigger": tails,
-            "last": lasts,
-            "next": follows,
-            "dead": (stats.active == 0).astype(int).tolist(),
-        }
+    def layer(self, layer: int) -> schema.LayerCells:
+        here = self.run.layer(layer)
+        stats = here.stats
+        tails, lasts, follows = self._top_triggers(here)
+        columns = schema.Columns(
+            active=shorts(stats.active_fraction),
+            max=shorts(stats.max),
+            min=shorts(stats.min),
+            trigger=tails,
+            last=lasts,
+            next=follows,
+            dead=(stats.active == 0).astype(int).tolist(),
+        )
         if self.values:
-            said, piece = self.values[0], run.vocabulary.piece
-            columns |= {
-                "promotes": [[piece(token) for token in row] for row in said.top_tokens[span, :3].tolist()],
-                "agreement": shorts(self.agreement(layer)),
-                "max_prob": shorts(said.max_prob[span]),
-                "norm": shorts(said.norms[span]),
-            }
-        return {"layer": layer, "columns": columns}
+            said, piece = self.values[0], self.run.vocabulary.piece
+            columns.promotes = [[piece(token) for token in row] for row in said.top_tokens[here.span, :3].tolist()]
+            columns.agreement = shorts(self._agreement(here.span))
+            columns.max_prob = shorts(said.max_prob[here.span])
+            columns.norm = shorts(said.norms[here.span])
+        return schema.LayerCells(layer, columns)
 
-    def _top_triggers(self, layer: int) -> tuple[list[str | None], list[str | None], list[str | None]]:
-        """Of each cell the strongest trigger: the end of its text, its last token, the next one."""
+    def _agreement(self, which: slice) -> npt.NDArray[np.float64]:
+        """How many of the triggers that have a next token are followed by the value's top token; NaN if none has one."""
+        return values.shares(*self.values[0].hits(which))
+
+    def _top_triggers(self, layer: Layer) -> tuple[list[str | None], list[str | None], list[str | None]]:
+        """The strongest trigger of each cell: the end of its text, its last token, the token that follows."""
         run, piece = self.run, self.run.vocabulary.piece
-        units, positions = run.layer(layer).units[:, 0], run.layer(layer).positions[:, 0]
+        units, positions = layer.units[:, 0], layer.positions[:, 0]
         run.check_places(units[units >= 0], positions[units >= 0])
         tails: list[list[int]] = []
         lasts: list[str | None] = []
@@ -283,41 +259,35 @@ class Explorer:
         texts = run.vocabulary.texts(tails)
         return [text[-40:] if ids else None for text, ids in zip(texts, tails, strict=True)], lasts, follows
 
-    def agreement(self, layer: int, *, lens: int = 0) -> npt.NDArray[np.float64]:
-        """[cells] the share of the triggers with a next token that is the value's top token; NaN where none has one."""
-        return values.shares(*self.values[lens].hits(self.run.cells.span(layer)))
-
     def next_ids(self, layer: int) -> npt.NDArray[np.int64]:
-        """[cells, top] the token behind each trigger; −1 where there is none."""
+        """[cells of the layer, top] the token that follows each trigger; −1 if there is none."""
         here = self.run.layer(layer)
         return self.run.next_tokens(here.units, here.positions)
 
     # A cell
 
-    def cell(self, layer: int, index: int) -> dict[str, Any]:
+    def cell(self, layer: int, index: int) -> schema.PackedCell:
         cell = self.run.cell(layer, index)
-        stats, address = cell.stats, self.run.cells.address
-        return {
-            "address": cell.address,
-            "layer": layer,
-            "cell": index,
-            "dead": bool(stats.active == 0),
-            "stats": {"n": stats.n, "active": stats.active}
-            | {name: short(stats[name]) for name in ("mean", "std", "max", "min")},
-            "histogram": self._histogram(layer, index),
-            "triggers": self._triggers(layer, index, negative=False),
-            "negative": self._triggers(layer, index, negative=True),
-            "values": [self._value(said, cell.place) for said in self.values],
-            "similar_keys": [[address(place), n] for place, n in self.search.similar_keys(cell.place)],
-            "similar_values": self._similar_values(cell.place),
-        }
+        stats = cell.stats
+        return schema.PackedCell(
+            address=cell.address,
+            layer=layer,
+            cell=index,
+            dead=bool(stats.active == 0),
+            stats=schema.CellStats(
+                stats.n, stats.active, short(stats.mean), short(stats.std), short(stats.max), short(stats.min)
+            ),
+            histogram=self._histogram(layer, index),
+            triggers=self._triggers(cell, negative=False),
+            negative=self._triggers(cell, negative=True),
+            values=[self._value(said, cell.place) for said in self.values],
+            similar_keys=[(self.axis.address(place), n) for place, n in self.search.similar_keys(cell.place)],
+            similar_values=self._similar_values(cell.place),
+        )
 
-    def _triggers(self, layer: int, index: int, *, negative: bool) -> list[list[Any]]:
-        """A row a trigger, for an export is mostly these: [coefficient, unit, position, tokens of the unit left out before
-        what is shown, and after it, how often the prefix occurs, the tokens shown, their shades where there are any]."""
+    def _triggers(self, cell: Cell, *, negative: bool) -> list[schema.PackedTrigger]:
         run, piece = self.run, self.run.vocabulary.piece
-        place = run.cells.place(layer, index)
-        coefficients, units, positions = (array[place] for array in run.side(negative))
+        coefficients, units, positions = (array[cell.place] for array in run.side(negative))
         filled = int(np.count_nonzero(units >= 0))
         units, positions, offsets = units[:filled], positions[:filled], run.unit_offsets
         run.check_places(units, positions)
@@ -327,69 +297,57 @@ class Explorer:
         for slot, (coefficient, unit, position, start, stop, count) in enumerate(zip(*columns, strict=True)):
             begin, end = shading.shown(stop - start, position, run.room)
             tokens = joined([piece(token) for token in run.tokens[start + begin : start + end].tolist()])
-            trigger = [short(coefficient, 4), unit, position, begin, stop - start - end, count, tokens]
-            if self._shading is not None:
-                trigger.append(shades(self._shading.row(layer, index, slot, negative)))
-            found.append(trigger)
+            shade = None if self._shading is None else shades(self._shading.row(cell.layer, cell.index, slot, negative))
+            found.append(
+                schema.PackedTrigger(
+                    short(coefficient, 4), unit, position, begin, stop - start - end, count, tokens, shade
+                )
+            )
         return found
 
-    def _value(self, said: values.Values, at: int) -> dict[str, Any]:
+    def _value(self, said: values.Values, at: int) -> schema.Value:
         piece = self.run.vocabulary.piece
 
-        def tokens(which: npt.NDArray[Any], logits: npt.NDArray[Any]) -> list[list[Any]]:
-            return [[piece(t), short(x, 4)] for t, x in zip(which[at].tolist(), logits[at].tolist(), strict=True)]
+        def tokens(which: npt.NDArray[Any], logits: npt.NDArray[Any]) -> list[schema.Said]:
+            return [(piece(t), short(x, 4)) for t, x in zip(which[at].tolist(), logits[at].tolist(), strict=True)]
 
-        return {
-            "lens": said.lens,
-            "norm": short(said.norms[at]),
-            "max_prob": short(said.max_prob[at]),
-            "entropy": short(said.entropy[at]),
-            "promoted": tokens(said.top_tokens, said.top_logits),
-            "demoted": tokens(said.bottom_tokens, said.bottom_logits),
-            "agreement": self._agrees(said, at),
-            "negative_agreement": self._agrees(said, at, negative=True),
-            "rank": int(said.ranks[at]) or None,
-        }
+        return schema.Value(
+            lens=said.lens,
+            norm=short(said.norms[at]),
+            max_prob=short(said.max_prob[at]),
+            entropy=short(said.entropy[at]),
+            promoted=tokens(said.top_tokens, said.top_logits),
+            demoted=tokens(said.bottom_tokens, said.bottom_logits),
+            agreement=self._agrees(said, at),
+            negative_agreement=self._agrees(said, at, negative=True),
+            rank=int(said.ranks[at]) or None,
+        )
 
-    def _agrees(self, said: values.Values, at: int, *, negative: bool = False) -> dict[str, Any] | None:
-        """How often the value's first token on one side is what followed the triggers of that side."""
+    def _agrees(self, said: values.Values, at: int, *, negative: bool = False) -> schema.Agreement | None:
+        """How many triggers of one side are followed by the value's first token of that side."""
         hits, known = map(int, said.hits(at, negative=negative))
         token = int((said.bottom_tokens if negative else said.top_tokens)[at, 0])
-        return {"token": self.run.vocabulary.piece(token), "hits": hits, "of": known} if known else None
+        return schema.Agreement(self.run.vocabulary.piece(token), hits, known) if known else None
 
-    def _similar_values(self, at: int) -> list[list[Any]]:
+    def _similar_values(self, at: int) -> list[tuple[str, float | None]]:
         arrays = self._once.get("similar values", partial(values.similar_arrays, self.run))
         near = [] if arrays is None else values.similar_at(self.run, arrays, at)
-        return [[other.address, short(other.cosine, 3)] for other in near][:10]
+        return [(other.address, short(other.cosine, 3)) for other in near[:SIMILAR]]
 
-    def _histogram(self, layer: int, index: int) -> dict[str, Any] | None:
-        """Counts between two edges, in bins of one width."""
+    def _histogram(self, layer: int, index: int) -> schema.PackedHistogram | None:
         found = None if self._shading is None else self._shading.histogram(layer, index)
         if found is None:
             return None
         edges, counts, n = found
-        return {"edges": [short(edges[0]), short(edges[-1])], "counts": counts.tolist(), "n": n}
+        return schema.PackedHistogram((short(edges[0]), short(edges[-1])), counts.tolist(), n)
 
 
 _ADDRESS = re.compile(r"([a-z]+)(?:/(0|[1-9]\d{0,8}))?(?:/(0|[1-9]\d{0,8}))?\.json", re.ASCII)
 
 
 def _parts(path: str) -> tuple[Any, ...]:
-    """`cells/12/345.json` → ("cells", 12, 345). Each number has one spelling, so each answer has one address."""
+    """`cells/12/345.json` → ("cells", 12, 345). A number has one spelling, so an answer has one address."""
     if not (match := _ADDRESS.fullmatch(path)):
         raise NotThere(path)
     name, *numbers = match.groups()
     return (name, *(int(number) for number in numbers if number is not None))
-
-
-def _measure(name: str, title: str, numbers: npt.NDArray[Any], *, log: bool = False) -> dict[str, Any]:
-    array = np.asarray(numbers, np.float64)
-    known = np.isfinite(array) & (array > 0 if log else True)
-    lo, hi = (float(array[known].min()), float(array[known].max())) if known.any() else (0.0, 1.0)
-    lo = lo if log else min(lo, 0.0)
-    placed = np.log(np.where(known, array, 1)) if log else array
-    low, high = (math.log(lo), math.log(hi)) if log and known.any() else (lo, hi)
-    data = np.full(array.shape, 255, np.uint8)
-    data[known] = np.rint(254 * (placed[known] - low) / ((high - low) or 1)).astype(np.uint8)
-    scale = "log" if log else "linear"
-    return {"name": name, "title": title, "lo": short(lo), "hi": short(hi), "scale": scale, "data": packed(data)}

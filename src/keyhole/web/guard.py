@@ -1,8 +1,9 @@
 """Who may ask, and how much: the outermost layer of the app, around every answer and every error.
 
-A page on another site can make a browser send requests here, or give its own name this machine's address. So the Host must
-be a name of ours, a change must come from our own page as JSON, and every answer says that nobody else may use it. Off this
-machine a token is needed: a browser brings it once in the address and keeps it as a cookie.
+A page on another site can make a browser send requests to this server, and its owner can let its name resolve to this machine
+(DNS rebinding). So the Host header must name this server, a change must come from its own page as JSON, and the headers of
+every answer forbid other sites to use it. A server that other machines can reach needs a token: a browser sends it once in the
+address and keeps it as a cookie.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ HEADERS = {
 }
 LARGEST_BODY = 1 << 20
 SLOWEST_BODY = 30.0
-"""Seconds in which a request must have arrived."""
+"""Seconds in which the body of a request must arrive."""
 SHORTEST_TOKEN = 16
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 _HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:\d{1,5})?", re.IGNORECASE | re.ASCII)
@@ -53,12 +54,12 @@ def is_loopback(host: str) -> bool:
 
 
 def is_everywhere(host: str) -> bool:
-    """Whether a server bound to it answers on every address of the machine."""
+    """Whether a server bound to this host answers on every address of the machine."""
     return host.strip("[]") in ("", "0.0.0.0", "::")
 
 
 def token_for(host: str, given: str | None) -> str | None:
-    """The token a server on this host asks for: the one that is given, one made up off this machine, none on it."""
+    """The token of a server on this host: the one given; else none on this machine's own address, and a random one elsewhere."""
     if given is None:
         return None if is_loopback(host) else secrets.token_urlsafe(32)
     if len(given) < SHORTEST_TOKEN or not _TOKEN.fullmatch(given):
@@ -70,15 +71,17 @@ def token_for(host: str, given: str | None) -> str | None:
 
 
 class Guard:
-    """ASGI middleware that lets through what may pass, and seals every answer."""
+    """ASGI middleware: refuses what may not pass, and adds the security headers to every answer."""
 
     def __init__(self, app: ASGIApp, *, host: str = "127.0.0.1", token: str | None = None) -> None:
         if token is None and not is_loopback(host):
             raise UsageError(f"A server on {host} can be reached from other machines and needs a token.")
         self.app, self.token = app, token
-        self.any_name = is_everywhere(host)  # with a token only: a foreign name does not bring the cookie
+        self.any_name = is_everywhere(
+            host
+        )  # safe, because there is a token: a browser sends no cookie to a foreign name
         self.names = {host.lower().strip("[]")}
-        # the cookie's name is the server's own: cookies are shared by all ports of a machine
+        # the cookie's name is unique to this server, because all ports of a machine share their cookies
         self.cookie = "keyhole-" + hashlib.sha256((token or "").encode()).hexdigest()[:12]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -109,7 +112,7 @@ class Guard:
         await (answer or self.app)(scope, receive, sealed)
 
     def _check_host(self, headers: Headers) -> None:
-        """A name that an attacker pointed at this machine is not ours (DNS rebinding). The port may differ: a tunnel has its own."""
+        """Refuse names that are not this server's, against DNS rebinding. The port may differ: a tunnel has its own."""
         match = _HOST.fullmatch(headers.get("host", ""))
         if match is None:
             raise Refused(400, "bad_host", "The request has no Host header that can be read.")
@@ -118,7 +121,7 @@ class Guard:
             raise Refused(421, "wrong_host", f"This server does not answer for {name:.80}. Ask it by its own address.")
 
     def _check_token(self, scope: Scope, headers: Headers) -> Response | None:
-        """Nothing where the token is there; a redirect that keeps it as a cookie where it is in the address."""
+        """None if the token is right. If it is in the address, a redirect that sets it as a cookie."""
         if self.token is None:
             return None
         scheme, _, given = headers.get("authorization", "").partition(" ")
@@ -129,7 +132,7 @@ class Guard:
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         if scope["method"] == "GET" and any(name == "token" and self._same(value) for name, value in query):
             rest = urlencode([pair for pair in query if pair[0] != "token"])
-            # the path's last part below where the browser is: no other host, no line end, nothing but ASCII
+            # only the last part of the path, relative: it cannot lead to another host, and has no line end
             place = "./" + quote(scope["path"].rpartition("/")[2], errors="replace") + (f"?{rest}" if rest else "")
             kept = f"{self.cookie}={self.token}; HttpOnly; SameSite=Strict; Path=/"
             return Response(None, 303, {"Location": place, "Set-Cookie": kept, "Cache-Control": "no-store"})
@@ -145,13 +148,13 @@ class Guard:
 
 
 def _cookies(headers: Headers, name: str) -> list[str]:
-    """The values of the cookie of this name. Those of other servers on this machine come along, in whatever shape."""
+    """The values of the cookie of this name. The header holds the cookies of other servers on this machine too, in any form."""
     pairs = [each.strip().partition("=") for header in headers.getlist("cookie") for each in header.split(";")]
     return [value for found, _, value in pairs if found == name]
 
 
 def _check_origin(headers: Headers) -> None:
-    """A change is JSON, sent by our own page or by a program: no other site's form or script can send it."""
+    """A change must be JSON, sent by this server's page or by a program: forms and scripts of other sites cannot send it."""
     origin = headers.get("origin")
     host = headers.get("host", "").lower()
     if origin is not None and origin.lower() not in (f"http://{host}", f"https://{host}"):
@@ -163,11 +166,11 @@ def _check_origin(headers: Headers) -> None:
 
 
 class _Left(Exception):
-    """The client left before its request was whole: there is nothing to do, and nobody to answer."""
+    """The client left before its request was complete: there is nobody to answer."""
 
 
 async def _whole(headers: Headers, receive: Receive) -> Receive:
-    """The request's body, read within its bounds, to be received again in one piece."""
+    """Read the body within its bounds. The result gives it to the app as one message."""
     too_large = Refused(
         413, "too_large", f"A request holds at most {LARGEST_BODY:,} bytes.", detail={"bytes": LARGEST_BODY}
     )

@@ -1,6 +1,6 @@
-"""What needs the model: a prompt read, edits written down. The model is loaded when the first prompt comes.
+"""The requests that need the model: read a prompt, save edits. The model is loaded for the first of them.
 
-One thread does this work, so requests never share a forward and the server answers others meanwhile.
+One thread does this work: requests never share a forward pass, and the server goes on answering others.
 """
 
 from __future__ import annotations
@@ -10,35 +10,38 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from ..errors import KeyholeError, UsageError
 from ..store.run import Run
+from ..views.text import name as model_name
+from . import schema
 from .answers import Refused
+from .schema import LIMITS
 
 if TYPE_CHECKING:
     from ..models.model import Model
 
-LIMITS = {"prompt_tokens": 512, "edits": 256, "prompt_characters": 20_000, "positions": 16_384}
-"""What one request may hold. `positions` counts those of all its edits together; one edit has at most `prompt_tokens`."""
 WAITING = 8
-"""Prompts that are being read or wait to be, at most."""
+"""Upper bound on the prompts that are being read or wait for it."""
 Read = Callable[..., Any]
 Load = Callable[[Run], "Model"]
 _Made = TypeVar("_Made")
 
 
 class Live:
-    """The model of a run, for the prompts of everyone who asks."""
+    """The model of a run, shared by all requests."""
 
     def __init__(
         self, run: Run, *, model: Model | None = None, read: Read | None = None, load: Load | None = None
     ) -> None:
         self.run, self._model, self._read, self._load = run, model, read, load
-        self.limits = LIMITS | {"prompt_tokens": min(LIMITS["prompt_tokens"], run.room)}
+        self.limits = msgspec.structs.replace(LIMITS, prompt_tokens=min(LIMITS.prompt_tokens, run.room))
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="keyhole-model")
         self._inside = 0
 
     def of(self, run: Run) -> Live:
-        """The same for another run, with the model if that run was made with it too."""
+        """The same for another run. The model is taken along if that run was made with it."""
         model, before = self._model, self.run.manifest["config"]["dtype"]
         if model and (model.fingerprint, before) != (
             run.manifest["model"]["fingerprint"],
@@ -47,48 +50,46 @@ class Live:
             model = None
         return Live(run, model=model, read=self._read, load=self._load)
 
-    def status(self) -> dict[str, Any]:
-        from ..views import text as show
+    def status(self) -> schema.Status:
+        return schema.Status(model_name(self.run), self._model is not None, self.limits)
 
-        return {"model": show.name(self.run), "loaded": self._model is not None, "limits": self.limits}
-
-    async def prompt(self, asked: dict[str, Any]) -> Any:
-        """A text read through the model, as `keyhole.prompt.read` does."""
-        _only(asked, "text", "position", "token", "edits")
+    async def prompt(self, asked: dict[str, Any]) -> schema.Prompt:
+        """A text, read through the model as `keyhole.prompt.read` does."""
+        _only(asked, *schema.AskPrompt.__struct_fields__)
         text, position, token = asked.get("text"), asked.get("position"), asked.get("token")
         if not isinstance(text, str):
             raise _wrong("'text' must be a string.")
-        if len(text) > self.limits["prompt_characters"]:
-            raise _too_long("prompt_characters", "characters", len(text), self.limits["prompt_characters"])
+        if len(text) > self.limits.prompt_characters:
+            raise _too_long("prompt_characters", "characters", len(text), self.limits.prompt_characters)
         if not (position is None or type(position) is int):
             raise _wrong("'position' must be a whole number, or null for the last token.")
         if not (token is None or isinstance(token, str)):
             raise _wrong("'token' must be a string, or null for the model's own choice.")
         edits = self._edits(asked)
 
-        def work() -> Any:
+        def work() -> schema.Prompt:
             length = len(self.run.vocabulary.tokenizer.encode(text, add_special_tokens=False).ids)
-            if length > self.limits["prompt_tokens"]:
-                raise _too_long("prompt_tokens", "tokens", length, self.limits["prompt_tokens"])
+            if length > self.limits.prompt_tokens:
+                raise _too_long("prompt_tokens", "tokens", length, self.limits.prompt_tokens)
             from ..models.intervene import parse
 
             parsed = parse(edits)
             view = self._reader()(self._loaded(), text, position=position, token=token, edits=parsed, bos=self._bos)
-            return view if isinstance(view, dict) else view.to_json()
+            return msgspec.convert(view if isinstance(view, dict) else view.to_json(), schema.Prompt)
 
         return await self._do(work)
 
-    async def edits(self, asked: dict[str, Any]) -> Any:
+    async def edits(self, asked: dict[str, Any]) -> schema.EditsFile:
         """Edits as the file that `keyhole.load(edits=…)` takes."""
-        _only(asked, "edits")
+        _only(asked, *schema.AskEdits.__struct_fields__)
         if "edits" not in asked:
             raise _wrong("'edits' is missing: a list, which may be empty.")
         edits = self._edits(asked)
 
-        def work() -> Any:
+        def work() -> schema.EditsFile:
             from ..models.intervene import dump, parse
 
-            return dump(parse(edits), self._loaded())
+            return msgspec.convert(dump(parse(edits), self._loaded()), schema.EditsFile)
 
         return await self._do(work)
 
@@ -96,21 +97,21 @@ class Live:
         edits = asked.get("edits", [])
         if not isinstance(edits, list):
             raise _wrong("'edits' must be a list.")
-        if len(edits) > self.limits["edits"]:
-            raise _too_long("edits", "edits", len(edits), self.limits["edits"])
+        if len(edits) > self.limits.edits:
+            raise _too_long("edits", "edits", len(edits), self.limits.edits)
         total = 0
         for number, edit in enumerate(edits):
             positions = edit.get("positions") if isinstance(edit, dict) else None
             count = len(positions) if isinstance(positions, list) else 0
-            if count > self.limits["prompt_tokens"]:
-                raise _too_long("prompt_tokens", f"positions of edit {number}", count, self.limits["prompt_tokens"])
+            if count > self.limits.prompt_tokens:
+                raise _too_long("prompt_tokens", f"positions of edit {number}", count, self.limits.prompt_tokens)
             total += count
-        if total > self.limits["positions"]:
-            raise _too_long("positions", "positions of all edits together", total, self.limits["positions"])
+        if total > self.limits.positions:
+            raise _too_long("positions", "positions of all edits together", total, self.limits.positions)
         return edits
 
     async def _do(self, work: Callable[[], _Made]) -> _Made:
-        """Work for the model's thread, unless too much waits for it already."""
+        """Do work in the model's thread. Refused if too much waits for it already."""
         if self._inside >= WAITING:
             raise Refused(429, "busy", "Others are asking the model. Try again in a moment.", Retry_After="2")
         self._inside += 1

@@ -1,4 +1,4 @@
-"""The explorer over HTTP: the page, data/… from the contract, and api/… for what needs the model or is saved."""
+"""The explorer over HTTP: the page, data/… from the contract, and api/… for the model and for what is saved."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from functools import partial
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -25,11 +26,13 @@ from ..errors import KeyholeError, UsageError
 from ..store.annotations import save, save_note
 from ..store.run import Run
 from ..views import figures
+from . import schema
 from .answers import Refused, fresh, unchanged_or
-from .contract import Explorer, NotThere, compact
+from .contract import Explorer, NotThere
 from .guard import Guard
 from .live import Read
 from .openapi import describe
+from .pack import compact
 from .served import HEADER, Served
 
 if TYPE_CHECKING:
@@ -84,20 +87,21 @@ def create(
     async def annotations(request: Request) -> Response:
         asked = await _asked(request) if request.method == "POST" else None
 
-        def work() -> dict[str, Any]:
+        def work() -> schema.Record:
             with served.asked(_named(request)) as opened:
                 if asked is None:
                     return opened.explorer.annotations()
-                return {"saved": True, "annotation": save(opened.run, asked).to_json()}
+                saved = save(opened.run, asked).to_json()
+                return schema.SavedAnnotation(True, msgspec.convert(saved, schema.Annotation))
 
         return fresh(await run_in_threadpool(work))
 
     async def note(request: Request) -> Response:
         asked = await _asked(request)
 
-        def work() -> dict[str, Any]:
+        def work() -> schema.Record:
             with served.asked(_named(request)) as opened:
-                return {"saved": True, "note": save_note(opened.run, asked)}
+                return schema.SavedNote(True, schema.Note(**save_note(opened.run, asked)))
 
         return fresh(await run_in_threadpool(work))
 
@@ -129,8 +133,8 @@ def create(
 
 @contextlib.contextmanager
 def warming(explorer: Explorer) -> Iterator[None]:
-    """Make what the first pages ask for, in their order, while the server begins to answer. What fails here fails again, and
-    is told, when someone asks."""
+    """Make what the first pages need, in the order they need it, while the server starts to answer. An error is ignored here:
+    the request that meets it again reports it."""
     ended = threading.Event()
     steps: list[Callable[[], object]] = [
         partial(explorer.body, path) for path in ("run.json", "map.json", "layers/0.json", "cells/0/0.json")
@@ -173,7 +177,7 @@ def static_files() -> list[str]:
 
 
 def static_file(name: str) -> bytes | None:
-    """A file of the page; None where there is none. The name cannot lead elsewhere: it has no slash."""
+    """A file of the page; None if there is none. The name has no slash, so it cannot lead out of the folder."""
     if name == "vega.js":
         return vega()
     if not _STATIC.fullmatch(name):
@@ -196,12 +200,12 @@ def vega() -> bytes:
 
 
 def _named(request: Request) -> str | None:
-    """The run that the request means, if it says so."""
+    """The run that the request names, if it names one."""
     return request.headers.get(HEADER)
 
 
 async def _asked(request: Request) -> dict[str, Any]:
-    """The JSON object of a request. A megabyte of numbers takes a while to read: other requests go on meanwhile."""
+    """The JSON object of a request. It is parsed in a thread, because a megabyte of numbers takes a while."""
     return await run_in_threadpool(_object, await request.body())
 
 
@@ -211,7 +215,7 @@ def _object(body: bytes) -> dict[str, Any]:
 
     def number(text: str) -> float:
         found = float(text)
-        return int(found) if found.is_integer() and abs(found) < 1 << 53 else found  # to JSON 2.0 is a whole number
+        return int(found) if found.is_integer() and abs(found) < 1 << 53 else found  # in JSON, 2.0 is a whole number
 
     try:
         value = json.loads(body, parse_constant=constant, parse_float=number)
@@ -234,9 +238,10 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 
 async def _http(request: Request, error: Exception) -> Response:
-    """What the router itself refuses."""
+    """An error of the router: no such address or method."""
     assert isinstance(error, HTTPException)
-    code = {404: "not_found", 405: "not_allowed"}.get(error.status_code, "refused")
+    codes: dict[int, schema.Code] = {404: "not_found", 405: "not_allowed"}
+    code = codes.get(error.status_code, "refused")
     refused = Refused(error.status_code, code, f"{error.detail}: {request.method} {request.scope['path']:.200}")
     refused.headers |= dict(error.headers or {})
     return refused.response()

@@ -1,4 +1,4 @@
-"""What a search needs: the run turned around. Each index is made once, when it is first asked for."""
+"""The indexes that a search needs: from tokens, words and prefixes to cells. Each is made once, when it is first needed."""
 
 from __future__ import annotations
 
@@ -15,19 +15,22 @@ import numpy.typing as npt
 
 from ..store.run import Run
 from ..store.values import Values
+from . import schema
+from .pack import short
 
 PAGE = 64
-"""Tokens, and units, in one answer."""
+"""Tokens, and units, per answer."""
 SIMILAR = 10
+"""Similar keys, and similar values, per cell."""
 BLOCK = 1024
-"""Tokens of a unit that are decoded in one go to see where each ends."""
+"""Tokens of a unit that are decoded together to find where each of them ends."""
 BATCH = 1000
-"""Units that are decoded at once."""
+"""Units that are decoded together."""
 _Made = TypeVar("_Made")
 
 
 class Once:
-    """Things made at most once, however many threads ask; those who ask meanwhile wait."""
+    """Values that are made at most once. Threads that ask while one is being made wait for it."""
 
     def __init__(self) -> None:
         self._lock, self._locks, self._made = threading.Lock(), dict[str, threading.Lock](), dict[str, Any]()
@@ -74,7 +77,7 @@ def bucket(word: str, buckets: int) -> int:
 
 
 def buckets(run: Run) -> int:
-    """Into how many answers the words are dealt: so many that each stays small."""
+    """The number of answers over which the words are distributed: large enough that each stays small."""
     tokens = int(run.manifest["corpus"]["tokens"])
     return 64 if tokens < 2_000_000 else 256 if tokens < 20_000_000 else 1024
 
@@ -93,18 +96,19 @@ class Search:
     def token_pages(self) -> int:
         return -(-len(self.run.vocabulary) // PAGE)
 
-    def tokens(self, values: Values | None, page: int) -> dict[str, dict[str, list[list[float]]]]:
-        """For each of a page's tokens the cells whose values promote and demote it: [place, logit, rank]."""
-        found: dict[str, dict[str, list[list[float]]]] = {"promoted": {}, "demoted": {}}
+    def tokens(self, values: Values | None, page: int) -> schema.Tokens:
+        """The cells whose values promote and demote each token of a page."""
         if values is None:
-            return found
-        for name, side in (("promoted", "top"), ("demoted", "bottom")):
-            for token in range(page * PAGE, min((page + 1) * PAGE, values.vocabulary)):
-                places, ranks, logits = values.said_by(side, token)
-                if len(places):
-                    strengths = [float(f"{x:.3g}") for x in logits]
-                    rows = zip(places.tolist(), strengths, ranks.tolist(), strict=True)
-                    found[name][str(token)] = [list(row) for row in rows]
+            return schema.Tokens({}, {})
+        promoted, demoted = (self._speakers(values, side, page) for side in ("top", "bottom"))
+        return schema.Tokens(promoted, demoted)
+
+    def _speakers(self, values: Values, side: str, page: int) -> dict[str, list[schema.Speaker]]:
+        found = {}
+        for token in range(page * PAGE, min((page + 1) * PAGE, values.vocabulary)):
+            rows = zip(*(column.tolist() for column in values.said_by(side, token)), strict=True)
+            if speakers := [schema.Speaker(place, short(logit, 3), rank) for place, rank, logit in rows]:
+                found[str(token)] = speakers
         return found
 
     # Units and words
@@ -121,39 +125,39 @@ class Search:
     def unit_text(self, unit: int) -> str:
         return self.run.vocabulary.text(self.run.unit_tokens(unit).tolist())
 
-    def units(self, page: int) -> dict[str, Any]:
-        """The texts of a page's units that hold triggers, and whose: [place, characters up to its last token], and a third
-        number, −1, on the negative side."""
+    def units(self, page: int) -> schema.Units:
+        """The texts of a page's units that hold triggers, and whose."""
         units, places, positions, signs = self._once.get("units", self._by_unit)
-        found: dict[str, Any] = {}
+        found: dict[str, schema.Unit] = {}
         edges = np.arange(page * PAGE, (page + 1) * PAGE + 1, dtype=units.dtype)
         bounds = np.searchsorted(units, edges).tolist()
-        for unit, a, b in zip(edges.tolist(), bounds, bounds[1:], strict=False):
+        for number, a, b in zip(edges.tolist(), bounds, bounds[1:], strict=False):
             if a == b:
                 continue
-            text, ends = self._ends(unit, np.unique(positions[a:b]).tolist())
+            text, ends = self._ends(number, np.unique(positions[a:b]).tolist())
+            unit = found[str(number)] = schema.Unit(text, [], [])
             rows = zip(places[a:b].tolist(), positions[a:b].tolist(), signs[a:b].tolist(), strict=True)
-            cells = [[place, ends[position], *((-1,) if sign < 0 else ())] for place, position, sign in rows]
-            found[str(unit)] = {"text": text, "cells": cells}
-        return {"units": found}
+            for place, position, sign in rows:
+                (unit.cells if sign > 0 else unit.negative).append(schema.Held(place, ends[position]))
+        return schema.Units(found)
 
     def _ends(self, unit: int, positions: list[int]) -> tuple[str, dict[int, int]]:
-        """A unit's text, and how many characters of it go up to each position's token."""
+        """A unit's text, and for each position the number of characters up to and including its token."""
         ids = [int(i) for i in self.run.unit_tokens(unit)]
         decode, text, ends = self.run.vocabulary.text, self.unit_text(unit), {}
         begin = before = 0
         for position in sorted(positions):
-            while position >= begin + BLOCK:  # a long unit is not decoded anew from its beginning each time
+            while position >= begin + BLOCK:  # so a long unit is not decoded from its beginning each time
                 before += len(decode(ids[begin : begin + BLOCK]))
                 begin += BLOCK
             part = decode(ids[begin : position + 1])
-            if not text.startswith(part, before):  # it ends within a character
+            if not text.startswith(part, before):  # it ends in the middle of a character
                 part = part.rstrip("\ufffd")
             ends[position] = min(before + len(part), len(text))
         return text, ends
 
     def _by_unit(self) -> tuple[npt.NDArray[Any], ...]:
-        """Every trigger of both sides in the order of its unit: units, places of cells, positions, signs."""
+        """The triggers of both sides, ordered by unit: units, places of the cells, positions, signs."""
         sides = []
         for negative, side in self.run.sides.items():
             filled = side.units >= 0
@@ -164,10 +168,10 @@ class Search:
         order = np.argsort(columns[0], kind="stable")  # within a unit: the positive side first, by cell
         return tuple(column[order] for column in columns)
 
-    def words(self, number: int) -> dict[str, dict[str, list[int]]]:
-        """The words of a bucket, each with the units it occurs in that hold triggers."""
+    def words(self, number: int) -> schema.Words:
+        """The words of a bucket, each with the units in which it occurs and that hold triggers."""
         found = self._once.get("words", self._by_word)[number]
-        return {"words": {word: found[word].tolist() for word in sorted(found)}}
+        return schema.Words({word: found[word].tolist() for word in sorted(found)})
 
     def _by_word(self) -> list[dict[str, array[int]]]:
         units = np.unique(self._once.get("units", self._by_unit)[0]).tolist()
@@ -186,7 +190,7 @@ class Search:
     # Keys that fire on the same prefixes
 
     def similar_keys(self, own: int) -> list[tuple[int, int]]:
-        """The keys that share most triggers with the one at place `own`: (place, how many)."""
+        """The keys that share most triggers with the one at place `own`: (place, number of shared triggers)."""
         prefixes, cells = self._once.get("prefixes", self._by_prefix)
         mine = self._prefixes(own)
         begins, ends = np.searchsorted(prefixes, mine), np.searchsorted(prefixes, mine, "right")
@@ -199,7 +203,7 @@ class Search:
         return [(int(others[i]), int(counts[i])) for i in most if counts[i]]
 
     def _prefixes(self, place: int) -> npt.NDArray[np.int64]:
-        """A cell's triggers, each as the index of its last token in the corpus."""
+        """A cell's triggers, each as the place of its last token in the corpus."""
         units, positions = self.run.units[place], self.run.positions[place]
         filled = units >= 0
         found: npt.NDArray[np.int64] = self._offsets[units[filled]] + positions[filled]

@@ -1,4 +1,4 @@
-"""`keyhole serve`: the app on a port, the browser opened on it."""
+"""`keyhole serve`: runs the app on a port and opens the browser."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _TAKEN = (errno.EADDRINUSE, errno.EACCES)
 PORTS = 50
-"""How many ports are tried, from the one that was asked for."""
+"""Number of ports tried, beginning with the one asked for."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -48,13 +48,13 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def address(host: str, port: int) -> str:
-    """The page's address as a browser wants it."""
+    """The address of the page for a browser."""
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
     return f"http://{host}:{port}/"
 
 
 def configured(app: Guard) -> uvicorn.Config:
-    """How uvicorn runs the app: on bounded connections, silent about what clients do wrong."""
+    """uvicorn's settings: bounded connections, and no log of what clients do wrong."""
     return uvicorn.Config(
         app,
         http=Connection,
@@ -79,9 +79,9 @@ def serve(
     model: str | None = None,
     trust_remote_code: bool = False,
 ) -> None:
-    """Answer until Ctrl-C. Off this machine a token is needed; it is in the address that is printed, once.
+    """Serve until Ctrl-C. A server that other machines can reach needs a token, which is part of the printed address.
 
-    `model` and `trust_remote_code` are for prompts: a run that this user did not make does not decide what is loaded.
+    `model` and `trust_remote_code` are for prompts: a run that someone else made does not decide which model is loaded.
     """
     token = token_for(host, token)
     listening = bind(host, port)
@@ -96,6 +96,6 @@ def serve(
 
 
 def _load(run: Run, *, model: str | None, trust_remote_code: bool) -> Model:
-    from ..models.rerun import model_of  # which brings torch
+    from ..models.rerun import model_of  # imports torch
 
     return model_of(run, model, trust_remote_code=trust_remote_code)

@@ -1,8 +1,8 @@
-"""What is served now: one run, known by the checksum of its manifest, and what was opened of it.
+"""The run that is served, identified by the checksum of its manifest.
 
-A run directory may be replaced, moved or analysed again while its explorer is open. What belongs to one run must never be
-shown or saved as another's, so every request looks at the directory, before and after its work: two calls of `stat`, and the
-manifest is read again only if it is another file. Another run is opened when a page is loaded, never in between.
+A run directory may be replaced, moved or analysed again while its explorer is open. Data of one run must never be shown or
+saved as another's. So every request checks the directory before and after its work. A check is two calls of `stat`; the
+manifest is read again only if the file changed. Another run is opened only when a page is loaded.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
     from ..models.model import Model
 
 HEADER = "Keyhole-Run"
-"""The request header that names the run a page was loaded for: its checksum."""
+"""The request header with the checksum of the run for which a page was loaded."""
 Stamp = tuple[int, int, int, int] | None
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A run, with what its answers are made from."""
+    """A run, and the objects that answer for it."""
 
     run: Run
     explorer: Explorer
     live: Live
     manifest: Stamp
-    """the manifest it was opened with; None if it may be another one"""
+    """the version of the manifest it was opened with; None if the file may have changed since"""
     analyses: Stamp
     turn: int
-    """how often the directory was replaced before this run was opened; new analyses do not count"""
+    """how often the run was replaced before this one was opened; new analyses do not count"""
 
     @property
     def checksum(self) -> str:
@@ -50,7 +50,7 @@ class Opened:
 
 
 class Served:
-    """The run that is served. Safe to be asked by many threads."""
+    """The run that is served. Safe to use from many threads."""
 
     def __init__(
         self, run: Run, *, model: Model | None = None, read: Read | None = None, load: Load | None = None
@@ -61,9 +61,9 @@ class Served:
         self._known: tuple[Stamp, str] = (None, "")
         """the manifest that was read last, and its checksum"""
         self._failed: tuple[Stamp, Stamp] | None = None
-        """the manifest and analyses that could not be opened, so that not every request tries again"""
+        """versions of manifest and analyses that could not be opened: later requests do not try again"""
         self._unusable = ""
-        """why the run that took this one's place cannot be opened"""
+        """why the run that replaced this one cannot be opened"""
         found, analyses = _stamp(self._manifest), _stamp(self._analyses)
         if self._found(found) != run.manifest["checksum"]:  # replaced since it was opened
             found = None
@@ -76,24 +76,24 @@ class Served:
 
     @contextlib.contextmanager
     def asked(self, named: str | None) -> Iterator[Opened]:
-        """The run for one request; `named` is the checksum of the run it is meant for, if it says so. If the run changes during
-        the request, the request is refused, whether it succeeded or not: its answer may mix two runs."""
+        """The run for one request. `named` is the checksum of the run that the request names, if it names one. If the run
+        changes during the request, the request is refused even if it succeeded: its answer may mix two runs."""
         opened = self.now(named)
         try:
             yield opened
-        except Exception:  # files of two runs do not fit together: anything may have failed
+        except Exception:  # the error may come from mixing files of two runs
             self.still(opened)
             raise
         self.still(opened)
 
     def now(self, named: str | None) -> Opened:
-        """What is served, if the request means it and it is still there; opened again if there are new analyses."""
+        """The run that is served, if it is the one the request names and still there. It is opened again if there are new analyses."""
         with self._lock:
             found, analyses = self._check(named, "Nothing was saved."), _stamp(self._analyses)
             was = self._opened
             if (found, analyses) not in ((was.manifest, was.analyses), self._failed):
                 self._failed = (found, analyses)
-                with contextlib.suppress(KeyholeError, OSError):  # what is open is of the same run: it goes on
+                with contextlib.suppress(KeyholeError, OSError):  # the run that is open stays usable
                     run = Run(self.path)
                     if run.manifest["checksum"] == was.checksum:
                         turn = was.turn + (found != was.manifest)
@@ -101,7 +101,7 @@ class Served:
             return self._opened
 
     def still(self, opened: Opened) -> None:
-        """Refuse a request during which the run was replaced or went away, or was another one for a while."""
+        """Refuse a request during which the run was replaced or deleted, even if it is back by now."""
         saved = "It happened during this request: nothing of it counts as saved."
         with self._lock:
             if self._check(opened.checksum, saved) != opened.manifest or self._opened.turn != opened.turn:
@@ -123,10 +123,10 @@ class Served:
             self._opened = Opened(run, explorer, was.live.of(run), found, analyses, was.turn + 1)
 
     def _check(self, named: str | None, saved: str) -> Stamp:
-        """The manifest that is there, if it is that of the run which is served and meant."""
+        """The version of the manifest on disk, if it belongs to the run that is served and that the request names."""
         found, was = _stamp(self._manifest), self._opened
         if found is None:
-            self._opened = replace(was, manifest=None, turn=was.turn + 1)  # what comes back is opened anew
+            self._opened = replace(was, manifest=None, turn=was.turn + 1)  # if it comes back, it is opened again
             message = f"There is no run at {self.path} any more: it was moved, deleted, or made unreadable. {saved}"
             raise Refused(410, "run_gone", message)
         if found != was.manifest and self._found(found) != was.checksum:
@@ -142,7 +142,7 @@ class Served:
         return Refused(409, "run_changed", message + self._unusable)
 
     def _found(self, stamp: Stamp) -> str:
-        """The checksum of the run that is there; nothing if its manifest cannot be read."""
+        """The checksum of the run on disk; empty if its manifest cannot be read."""
         if self._known[0] != stamp:
             found = ""
             with contextlib.suppress(RunError, OSError):

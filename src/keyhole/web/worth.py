@@ -1,4 +1,4 @@
-"""Cells to begin with: those whose values name what follows their keys' triggers, and name more than common words."""
+"""Cells to begin with: those whose values promote the tokens that follow their triggers, and more than common words."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy.typing as npt
 from ..store.run import Run
 
 COMMON = 0.05
-"""A token as frequent as this in the corpus shows nothing when a value names it."""
+"""A token with at least this share of the corpus counts nothing: that a value promotes it shows little."""
 FRAGMENT = 0.5
-"""What a token counts that does not begin a word, against one that does."""
+"""Weight of a token that does not begin a word, relative to one that does."""
 DIFFERENT = 5
-"""Naming several different next tokens shows more than naming one again and again; beyond so many it makes no difference."""
-A_LAYER = 2
-"""Cells of one layer, at most: the others have something to show too."""
+"""Promoting several different next tokens counts more than promoting one repeatedly, up to this number of them."""
+PER_LAYER = 2
+"""Upper bound on the cells of one layer, so that several layers are shown."""
 
 
 def speaking(
@@ -25,10 +25,11 @@ def speaking(
     follows: Callable[[int], npt.NDArray[np.integer]],
     count: int,
 ) -> list[str]:
-    """The cells whose values name most of what follows their triggers, each about something else, the best first.
+    """Addresses of the cells whose values promote most of what follows their triggers, the best first. No two of them promote
+    the same tokens.
 
-    `promoted` [cells, k] are the tokens the values promote most, `follows(layer)` [cells, t] the token behind
-    each trigger, −1 where there is none.
+    `promoted` [cells, k] are the tokens that the values promote most. `follows(layer)` [cells of the layer, t] are the tokens
+    that follow each trigger, −1 if there is none.
     """
     weights = _weights(run)
     layers = run.cells.by_layer(np.asarray(promoted))
@@ -40,7 +41,7 @@ def speaking(
         if scores[place] <= 0 or len(chosen) == count:
             break
         words = {run.vocabulary.piece(token).strip().lower() for token in promoted[place, :8].tolist()}
-        full = sum(other == layer for other, _ in chosen) >= A_LAYER
+        full = sum(other == layer for other, _ in chosen) >= PER_LAYER
         if not full and all(len(words & others) < 2 for others in said):
             said.append(words)
             chosen.append((layer, run.cells.address(place)))
@@ -48,7 +49,7 @@ def speaking(
 
 
 def _weights(run: Run) -> npt.NDArray[np.float64]:
-    """What naming each token counts: the rarer the more, nothing for what has no letter."""
+    """The weight of each token: the rarer, the larger; 0 for a token without a letter."""
     tokens = np.asarray(run.tokens)
     counts = np.bincount(tokens, minlength=1)
     weights: npt.NDArray[np.float64] = np.log(COMMON) - np.log(np.maximum(counts, 1) / max(len(tokens), 1))
@@ -62,7 +63,7 @@ def _weights(run: Run) -> npt.NDArray[np.float64]:
 def _scores(
     promoted: npt.NDArray[np.integer], follows: npt.NDArray[np.integer], weights: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    """[cells] the weight of the next tokens that the value names, a trigger on average, more where they differ."""
+    """[cells] the mean weight per trigger of the next tokens that the value promotes, larger if they differ."""
     named = np.zeros(follows.shape, bool)
     for slot in range(promoted.shape[1]):
         named |= follows == promoted[:, slot, None]

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -14,9 +15,9 @@ from families import tiny, tokenizer
 
 import keyhole
 from keyhole.errors import Interrupted, RunError, RunExists, ShardError, UsageError
-from keyhole.scanning import scan as engine
+from keyhole.scanning import shard
 from keyhole.scanning.engines import processes
-from keyhole.store import layout as store
+from keyhole.scanning.scan import Silent
 from keyhole.store import unfinished
 
 OPTIONS = {"top": 4, "unit": "line", "batch_tokens": 60, "device": "cpu"}
@@ -34,7 +35,7 @@ def content(run: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(run.iterdir()) if path.name != "log.json"}
 
 
-class Seen(engine.Silent):
+class Seen(Silent):
     def __init__(self) -> None:
         self.total = self.done = 0
 
@@ -60,10 +61,37 @@ def test_processes_give_the_bytes_of_one_pass(model: str, text: Path, tmp_path: 
 
 
 @pytest.mark.slow(seconds=6)
-def test_what_a_process_says_is_shown_and_nothing_stays(tmp_path: Path, model: str, text: Path) -> None:
-    with pytest.raises(ShardError, match=r"Shard \d/2 failed: .*context 5000 is more than"):
+def test_what_is_wrong_with_the_whole_scan_is_said_once_and_nothing_stays(
+    tmp_path: Path, model: str, text: Path
+) -> None:
+    with pytest.raises(UsageError, match="^--context 5000 is more than"):
         keyhole.scan(model, [text], out=tmp_path / "x", processes=2, context=5000, **OPTIONS)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["text.txt"]
+
+
+FAIL = """
+from keyhole.errors import ModelError
+from keyhole.scanning.engines import processes
+real = processes.run_shard
+def fail(job, stop, progress):
+    if job.number == 2:
+        raise ModelError("the card is on fire")
+    real(job, stop, progress)
+processes.run_shard = fail
+processes.child()
+"""
+
+
+def test_what_a_process_says_is_shown_and_the_others_are_kept(
+    tmp_path: Path, model: str, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(processes, "START", FAIL)
+        with pytest.raises(ShardError, match="Shard 2/2 failed: the card is on fire.*--resume"):
+            keyhole.scan(model, [text], out=tmp_path / "x", processes=2, **OPTIONS)
+    assert not (tmp_path / "x").exists()
+    resumed = keyhole.scan(model, [text], out=tmp_path / "x", processes=2, resume=True, **OPTIONS)
+    assert content(resumed.path) == content(keyhole.scan(model, [text], out=tmp_path / "one", **OPTIONS).path)
 
 
 def test_a_process_that_dies_is_told(
@@ -77,12 +105,12 @@ def test_a_process_that_dies_is_told(
 
 SLOW = """
 import time
-from keyhole.models import model as models
-forward = models.Model.forward
+from keyhole.models.model import Model
+forward = Model.forward
 def slow(self, ids):
     time.sleep(0.3)
     forward(self, ids)
-models.Model.forward = slow
+Model.forward = slow
 from keyhole.scanning.engines.processes import child
 child()
 """
@@ -90,7 +118,6 @@ PARENT = """
 import sys
 import keyhole
 from keyhole.scanning.engines import processes
-from keyhole.views import progress
 processes.START = {slow!r}
 class Say:
     def planned(self, tokens): ...
@@ -119,21 +146,11 @@ def test_a_stop_saves_every_process_and_resumes(how: signal.Signals, tmp_path: P
     partial = unfinished.Partial(out)
 
     def saved(number: int) -> bool:
-        part = partial.shard(number, 2)
-        return part.exists() or unfinished.Partial(part).checkpoint.exists()
-
-    def ended(number: int) -> bool:
-        """Nobody holds its directory any more."""
-        part = unfinished.Partial(partial.shard(number, 2))
-        if part.path.exists():
-            try:
-                store.lock(part.path).close()
-            except RunExists:
-                return False
-        return True
+        result = partial.shard(number, 2)
+        return result.exists() or result.with_name(f"{number}-of-2.checkpoint.npz").exists()
 
     deadline = time.monotonic() + 120
-    while not (saved(1) and saved(2) and ended(1) and ended(2)) and time.monotonic() < deadline:
+    while not (saved(1) and saved(2)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert saved(1)
     assert saved(2)
@@ -147,6 +164,71 @@ def test_a_stop_saves_every_process_and_resumes(how: signal.Signals, tmp_path: P
     assert not partial.path.exists()
 
 
+COUNTING = """
+import os
+from pathlib import Path
+from keyhole.models.model import Model
+from keyhole.scanning import plan, planning
+def noted(name, real):
+    def call(*args, **options):
+        with Path({noted!r}).open("a") as file:
+            file.write(f"{{os.getpid()}} {{name}}\\n")
+        return real(*args, **options)
+    return call
+Model.tokenize = noted("tokenize", Model.tokenize)
+plan.build = planning.build = noted("build", planning.build)
+"""
+
+
+def test_the_parent_plans_once_and_the_processes_never_tokenise(tmp_path: Path, model: str, text: Path) -> None:
+    """Every call of the planner and of the tokenizer is noted, in whatever process it happens."""
+    noted = tmp_path / "noted"
+    watch = COUNTING.format(noted=str(noted))
+    code = (
+        "import os, torch; torch.set_num_threads(1)\n"
+        f"{watch}\n"
+        "import keyhole\n"
+        "from keyhole.scanning.engines import processes\n"
+        f"processes.START = {watch!r} + processes.START\n"
+        f"keyhole.scan({model!r}, [{str(text)!r}], out={str(tmp_path / 'two')!r}, processes=3, **{OPTIONS!r})\n"
+        "print(os.getpid())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    calls = [line.split() for line in noted.read_text().splitlines()]
+    assert {process for process, _ in calls} == {done.stdout.strip()}
+    assert [name for _, name in calls].count("build") == 1
+    assert [name for _, name in calls].count("tokenize") >= 1
+    one = keyhole.scan(model, [text], out=tmp_path / "one", **OPTIONS)
+    assert content(tmp_path / "two") == content(one.path)
+
+
+def test_a_stop_from_another_thread_stops_all_processes(
+    tmp_path: Path, model: str, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, asked = tmp_path / "x", threading.Event()
+
+    class Ask(Silent):
+        def advance(self, tokens: int) -> None:
+            asked.set()
+
+    stopped: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            keyhole.scan(model, [text], out=out, processes=2, stop=asked, progress=Ask(), **OPTIONS)
+        except Interrupted as error:
+            stopped.append(error)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(processes, "START", SLOW)
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert "Stopped, and saved" in str(stopped[0])
+    resumed = keyhole.scan(model, [text], out=out, processes=2, resume=True, **OPTIONS)
+    assert content(resumed.path) == content(keyhole.scan(model, [text], out=tmp_path / "one", **OPTIONS).path)
+
+
 def test_a_scan_of_one_process_is_not_resumed_by_two(
     tmp_path: Path, model: str, text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,7 +236,7 @@ def test_a_scan_of_one_process_is_not_resumed_by_two(
         raise Interrupted("now")
 
     with monkeypatch.context() as patch, pytest.raises(Interrupted):  # noqa: PT012
-        patch.setattr(engine, "_run_batches", stop)
+        patch.setattr(shard, "scan_batches", stop)
         keyhole.scan(model, [text], out=tmp_path / "x", **OPTIONS)
     with pytest.raises(RunError, match="begun with one process"):
         keyhole.scan(model, [text], out=tmp_path / "x", processes=2, resume=True, **OPTIONS)

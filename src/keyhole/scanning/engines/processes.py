@@ -1,8 +1,7 @@
-"""One scan in several processes of one machine: a shard each, on CUDA a GPU each, merged at the end.
+"""Shards run by processes of this machine, one each; on CUDA each has a GPU of its own.
 
-The shards are runs of their own inside the unfinished run, so `--resume` and `--force` mean what they always mean. A process
-is given its job as a line of JSON on standard input and tells how it goes in lines of JSON on standard output. When its
-input ends, because it is told to stop or because nobody is there any more, it saves and stops.
+The parent makes the plan; the processes only open it. A process gets its shard as a line of JSON on standard input, and reports
+in lines of JSON on standard output. When its input ends, because the parent closes it or is gone, it saves and stops.
 """
 
 from __future__ import annotations
@@ -11,84 +10,70 @@ import contextlib
 import json
 import os
 import queue
-import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import replace
 from typing import IO, Any
 
 import torch
 
 from ...common.children import start_child
-from ...common.files import disk_errors
-from ...errors import Interrupted, KeyholeError, RunError, ShardError, UsageError
-from ...store import layout as store
-from ...store.run import Run
-from ...store.unfinished import Partial
-from ..merge import merge_into
-from ..scan import Job, Progress, already_done, drop_if_nothing_done, finish_sealed, scan, stop_when_asked
+from ...common.stopping import Stop
+from ...errors import Interrupted, KeyholeError, ShardError, UsageError
+from ..identity import Job
+from ..shard import ShardJob, ShardProgress, run_shard
 
 START = "from keyhole.scanning.engines.processes import child; child()"
+POLL_SECONDS = 0.1
+"""How often the parent looks whether it is asked to stop."""
 
 
-def scan_in_processes(
-    job: Job,
-    out: Path,
-    count: int,
-    *,
-    resume: bool,
-    force: bool,
-    progress: Progress,
-    options: dict[str, Any],
-) -> Run:
-    """What `scan` does, with the same bytes, by `count` processes."""
-    model, names = job.model, job.names
-    if not isinstance(model, str):
-        raise UsageError("Several processes each load the model, so give its name instead of the loaded model.")
-    if "-" in names:
-        raise UsageError(
-            "Standard input can be read by one process only. Write it to a file, or leave out --processes."
-        )
-    devices = _devices(options.get("device", "auto"), count)
-    if job.edits is not None and not isinstance(job.edits, (str, os.PathLike)):
-        raise UsageError("Several processes each read the edits, so give them as a file.")
-    partial = Partial(out)
-    with disk_errors(partial.path):
-        if done := already_done(job, partial, resume=resume):
-            return done
-        partial.begin(resume=resume, force=force, inputs=job.inputs)
+class Processes:
+    in_this_process = False
+
+    def __init__(self, count: int) -> None:
+        self.shards = count
+
+    def check(self, job: Job) -> None:
+        if job.config.shard is not None:
+            raise UsageError(
+                f"{self.shards} processes cannot be: with --shard only 1 (each would be a shard of its own)."
+            )
+        if not isinstance(job.model, str):
+            raise UsageError("Several processes each load the model, so give its name instead of the loaded model.")
+        if "-" in job.names:
+            raise UsageError(
+                "Standard input can be read by one process only. Write it to a file, or leave out --processes."
+            )
+        if job.edits is not None and not isinstance(job.edits, (str, os.PathLike)):
+            raise UsageError("Several processes each read the edits, so give them as a file.")
+        _devices(job.config.device, self.shards)
+
+    def run(self, jobs: list[ShardJob], stop: Stop, progress: ShardProgress) -> None:
+        """If one process fails, or the scan is to stop, all processes save and stop."""
+        devices = _devices(jobs[0].config.device, len(jobs))
+        children = [_Child(replace(job, device=device)) for job, device in zip(jobs, devices, strict=True)]
         try:
-            if resume and partial.sealed:
-                return finish_sealed(job, partial)
-            _check_unfinished(partial, count)
-            parts = [partial.shard(number, count) for number in range(1, count + 1)]
-            jobs = [
-                {
-                    "model": model,
-                    "sources": names,
-                    "out": str(part),
-                    "shard": [number, count],
-                    "revision": job.revision,
-                    "edits": None if job.edits is None else os.fspath(job.edits),
-                    "options": {**options, "device": device},
-                    "threads": torch.get_num_threads(),  # which decide rounding
-                }
-                for number, (part, device) in enumerate(zip(parts, devices, strict=True), 1)
-            ]
-            _run(jobs, progress)
-            merge_into(partial, [Run(part) for part in parts], {"shards": [store.read_log(part) for part in parts]})
-        except BaseException:
-            drop_if_nothing_done(partial)
+            failure = _watch(children, stop, progress)
+        except KeyboardInterrupt:  # a second Ctrl-C does not wait
+            for child in children:
+                child.kill()
             raise
         finally:
-            partial.close()
-    return Run(partial.out)
+            for child in children:
+                child.stop()
+            for child in children:
+                child.close()
+        if failure is not None:
+            raise ShardError(f"{failure} The other processes stopped; --resume goes on from what they saved.")
+        if stop.is_set() and not all(job.result.exists() for job in jobs):
+            raise Interrupted("Stopped, and saved. Run the same command with --resume to go on.")
 
 
 def _devices(device: str, count: int) -> list[str]:
-    """A GPU for each process; on a CPU they share it."""
+    """The device of each process: a GPU of its own; on a CPU they share it."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cpu":
@@ -100,108 +85,102 @@ def _devices(device: str, count: int) -> list[str]:
     return [f"cuda:{number}" for number in range(count)]
 
 
-def _check_unfinished(partial: Partial, count: int) -> None:
-    """What is there from before must be of as many processes."""
-    others = {of for _, of in partial.shards()} - {count}
-    if others or partial.plan.summary.exists():
-        was = f"--processes {others.pop()}" if others else "one process"
-        raise RunError(
-            f"The unfinished scan at {partial.path} was begun with {was}, not --processes {count}. Resume it as it was begun, or "
-            "start over with --force."
-        )
+# In the parent
+
+Events = queue.SimpleQueue[tuple["_Child", dict[str, Any]]]
 
 
-def _run(jobs: list[dict[str, Any]], progress: Progress) -> None:
-    """Run the jobs, one process each, until all are done. When one fails, or Ctrl-C comes, all save and stop."""
-    events: queue.SimpleQueue[tuple[int, dict[str, Any]]] = queue.SimpleQueue()
-    processes: list[subprocess.Popen[str]] = []
-    listeners: list[threading.Thread] = []
-    failure: str | None = None
-    stopped = False
+class _Child:
+    """A process that runs one shard."""
 
-    def stop() -> None:
-        for process in processes:
-            assert process.stdin is not None
+    def __init__(self, job: ShardJob) -> None:
+        self.job = job
+        self._process: subprocess.Popen[str] | None = None
+        self._listener: threading.Thread | None = None
+
+    def start(self, put: Callable[[tuple[_Child, dict[str, Any]]], None]) -> None:
+        """Start it. What it says is `put`, and last how it ended: `{"ended": ""}` if all is well, else with the reason."""
+        self._process = process = start_child(START)
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # a process that ended at once is reported by its listener
+            threads = torch.get_num_threads()  # the number of threads decides how sums are rounded
+            process.stdin.write(json.dumps({"threads": threads, "shard": self.job.as_json()}) + "\n")
+            process.stdin.flush()
+        self._listener = threading.Thread(target=self._listen, args=(process, put))
+        self._listener.start()
+
+    def _listen(self, process: subprocess.Popen[str], put: Callable[[tuple[_Child, dict[str, Any]]], None]) -> None:
+        assert process.stdout is not None
+        said = ""
+        for line in process.stdout:
+            try:
+                event = json.loads(line)
+            except ValueError:  # a library printed something
+                continue
+            if isinstance(event, dict):
+                said = event.get("error", said)
+                put((self, event))
+        status = process.wait()
+        why = said or f"its process ended with status {status}; what it said is above." if status else ""
+        put((self, {"ended": why}))
+
+    def stop(self) -> None:
+        """Tell it to save and stop."""
+        if self._process and self._process.stdin:
             with contextlib.suppress(BrokenPipeError):
-                process.stdin.close()
+                self._process.stdin.close()
 
-    try:
-        with stop_when_asked() as asked:
-            for number, job in enumerate(jobs):
-                process = start_child(START)
-                processes.append(process)
-                assert process.stdin is not None
-                with contextlib.suppress(BrokenPipeError):  # one that ended at once is heard of below
-                    process.stdin.write(json.dumps(job) + "\n")
-                    process.stdin.flush()
-                listeners.append(threading.Thread(target=_listen, args=(number, process, events.put)))
-                listeners[-1].start()
-            watched = _Watched(progress, len(jobs))
-            left = len(jobs)
-            while left:
-                if asked() and not stopped:
-                    stopped = True
-                    stop()
-                try:
-                    number, event = events.get(timeout=0.1)
-                except queue.Empty:
-                    continue
-                if "ended" not in event:
-                    watched.tell(number, event)
-                    continue
-                left -= 1
-                if event["ended"] and not stopped and failure is None:
-                    failure = f"Shard {number + 1}/{len(jobs)} failed: {event['ended']}"
-                    stop()
-    except KeyboardInterrupt:  # a second Ctrl-C does not wait
-        for process in processes:
-            process.kill()
-        raise
-    finally:
-        stop()
-        for process in processes:
-            process.wait()
-        for listener in listeners:
-            listener.join()
-        for process in processes:
-            assert process.stdout is not None
-            process.stdout.close()
-    if failure is not None:
-        raise ShardError(f"{failure} The other processes stopped; --resume goes on from what they saved.")
-    if stopped:
-        raise Interrupted("Stopped, and saved. Run the same command with --resume to go on.")
+    def kill(self) -> None:
+        if self._process:
+            self._process.kill()
+
+    def close(self) -> None:
+        """Wait for its end."""
+        if self._process and self._listener:
+            self._process.wait()
+            self._listener.join()
+            assert self._process.stdout is not None
+            self._process.stdout.close()
 
 
-def _listen(number: int, process: subprocess.Popen[str], put: Callable[[tuple[int, dict[str, Any]]], None]) -> None:
-    """Pass on what a process says, and then how it ended: "" where all is well."""
-    assert process.stdout is not None
-    said = ""
-    for line in process.stdout:
+def _watch(children: list[_Child], stop: Stop, progress: ShardProgress) -> str | None:
+    """Start all processes and wait for their ends. Returns why the first one failed, if one did."""
+    events: Events = queue.SimpleQueue()
+    for child in children:
+        child.start(events.put)
+    watched = _Watched(progress, len(children))
+    left, failure, stopped = len(children), None, False
+    while left:
+        if stop.is_set() and not stopped:
+            stopped = True
+            for child in children:
+                child.stop()
         try:
-            event = json.loads(line)
-        except ValueError:  # a library that prints
+            child, event = events.get(timeout=POLL_SECONDS)
+        except queue.Empty:
             continue
-        if isinstance(event, dict):
-            said = event.get("error", said)
-            put((number, event))
-    status = process.wait()
-    put(
-        (number, {"ended": said or f"its process ended with status {status}; what it said is above." if status else ""})
-    )
+        if "ended" not in event:
+            watched.tell(child.job.number, event)
+            continue
+        left -= 1
+        if event["ended"] and not stopped and failure is None:
+            failure = f"Shard {child.job.name} failed: {event['ended']}"
+            for other in children:
+                other.stop()
+    return failure
 
 
 class _Watched:
-    """The progress of all as the progress of one."""
+    """The progress of all shards, told as the progress of one."""
 
-    def __init__(self, progress: Progress, count: int) -> None:
+    def __init__(self, progress: ShardProgress, count: int) -> None:
         self.progress, self.count = progress, count
         self.begun: dict[int, tuple[int, int]] = {}
         self.early = 0
+        """tokens done before all shards had begun"""
 
     def tell(self, number: int, event: dict[str, Any]) -> None:
-        if "planned" in event and number == 0:
-            self.progress.planned(event["planned"])
-        elif "begin" in event:
+        if "begin" in event:
             self.begun[number] = event["begin"]
             if len(self.begun) == self.count:
                 tokens, done = (sum(each) for each in zip(*self.begun.values(), strict=True))
@@ -221,49 +200,40 @@ class _Told:
 
     def __init__(self, file: IO[str]) -> None:
         self.file = file
+        self.begun = False
 
-    def _say(self, **event: Any) -> None:
-        with contextlib.suppress(BrokenPipeError):  # nobody there: the end of the input says so too
+    def say(self, **event: Any) -> None:
+        with contextlib.suppress(BrokenPipeError):  # the parent is gone; the end of the input says so too
             print(json.dumps(event), file=self.file, flush=True)
 
-    def planned(self, tokens: int) -> None:
-        self._say(planned=tokens)
-
     def begin(self, tokens: int, done: int) -> None:
-        self._say(begin=[tokens, done])
+        self.begun = True
+        self.say(begin=[tokens, done])
 
     def advance(self, tokens: int) -> None:
-        self._say(advance=tokens)
+        self.say(advance=tokens)
 
 
 def child() -> None:
-    """One shard."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the shell had it ignored
-    job = json.loads(sys.stdin.readline())
-    threading.Thread(target=_stop_at_the_end_of_input, daemon=True).start()
-    told = _Told(sys.stdout)
-    torch.set_num_threads(job["threads"])
+    """Run one shard. This is all that a process does."""
+    told = json.loads(sys.stdin.readline() or "null")
+    if told is None:  # stopped before it began
+        sys.exit(130)
+    stop, progress = threading.Event(), _Told(sys.stdout)
+    threading.Thread(target=_stop_at_the_end_of_input, args=(stop, progress), daemon=True).start()
+    torch.set_num_threads(told["threads"])
     try:
-        shard = (job["shard"][0], job["shard"][1])
-        scan(
-            job["model"],
-            job["sources"],
-            job["out"],
-            revision=job["revision"],
-            edits=job["edits"],
-            shard=shard,
-            resume=True,
-            progress=told,
-            **job["options"],
-        )
+        run_shard(ShardJob.from_json(told["shard"]), stop, progress)
     except (Interrupted, KeyboardInterrupt):
         sys.exit(130)
     except KeyholeError as error:
-        told._say(error=str(error))
+        progress.say(error=str(error))
         sys.exit(2)
 
 
-def _stop_at_the_end_of_input() -> None:
+def _stop_at_the_end_of_input(stop: threading.Event, progress: _Told) -> None:
     while os.read(0, 1):
         pass
-    os.kill(os.getpid(), signal.SIGINT)
+    stop.set()
+    if not progress.begun:  # the model is still being loaded: there is nothing to save and no reason to wait
+        os._exit(130)

@@ -1,8 +1,8 @@
-"""The report: the paper's figures for this model, on one page that needs nothing but itself.
+"""The report: every figure, table and claim for this model, on one page that needs nothing but itself.
 
 report.write(run)         → report/index.html in the run directory
 report.figures(run)       → Altair charts, for a notebook
-report.data(run)          → tables, notes and verdicts, as one JSON value
+report.data(run)          → tables, facts, notes and verdicts, as one JSON value
 report.save_figures(run)  → the charts as SVG or PNG files
 """
 
@@ -22,25 +22,25 @@ from ...errors import RunError
 from ...store import layout as store
 from ...store.run import Run
 from .. import figures as charts
-from .. import text as show
+from .. import text
 from . import page
 
 
 def write(run: Run) -> Path:
     """Write the page into the run directory, whole or not at all."""
     path = store.report_file(run.path)
-    text = page.render(Measured.read(run)).encode("utf-8", "replace")
+    made = page.render(Measured.read(run)).encode("utf-8", "replace")
     with disk_errors(
         path, full="Make room, and run the same command again.", refused="Make the run writable, or copy it."
     ):
         subfolder(run.path, path.parent.name)
-        replace_bytes(path, text, alone=False)
+        replace_bytes(path, made, alone=False)
     return path
 
 
 def figures(run: Run) -> dict[str, charts.Chart]:
-    """The charts by name, those whose tables have numbers."""
-    return charts.draw(Measured.read(run).tables, charts.Look(run.layers, len(run.vocabulary)))
+    """The charts by name, of the figures whose tables have numbers."""
+    return {drawn.figure.name: drawn.chart for drawn in charts.draw_all(Measured.read(run))}
 
 
 def save_figures(run: Run, folder: Path, kind: str = "svg") -> list[Path]:
@@ -63,13 +63,14 @@ def save_figures(run: Run, folder: Path, kind: str = "svg") -> list[Path]:
 
 
 def data(run: Run) -> dict[str, Any]:
-    """Everything the page says, as one value that JSON can hold: what is not a number is null."""
+    """Everything the page says, as one value that JSON can hold: a number that is not finite becomes null."""
     measured = Measured.read(run)
     found: dict[str, Any] = output.plain(
         {
-            "run": {"path": page.path(run), "model": show.name(run), "layers": run.layers, "cells": run.cells.sizes}
+            "run": {"path": page.path(run), "model": text.name(run), "layers": run.layers, "cells": run.cells.sizes}
             | {"corpus": run.manifest["corpus"], "keyhole": __version__},
             "tables": measured.tables,
+            "facts": measured.facts,
             "notes": measured.notes,
             "verdicts": {name: [asdict(verdict) for verdict in each] for name, each in measured.verdicts.items()},
         }

@@ -1,15 +1,13 @@
 // @ts-check
-/** The paper's protocol for people: which of a key's triggers share a pattern, what it is, shallow or semantic. */
+/** Annotations after the paper's protocol: which of a key's triggers share a pattern, what the pattern is, shallow or semantic. */
 import * as data from "./data.js";
 import { h, replace } from "./dom.js";
 import { forget, keep, recall } from "./memory.js";
-import { cellHref, failure, line } from "./parts.js";
+import { annotateHref, failure, line } from "./parts.js";
 import { counted, fnv1a, number, visible } from "./text.js";
 
 const NAME = "keyhole.annotator";
 const LAYER = "keyhole.annotate.layer";
-const NAMES = /^[a-z0-9][a-z0-9_-]{0,39}$/;
-const LEAST = 3;
 const TRIES = 2000;
 
 /** @typedef {{patterns: data.Pattern[], active: number}} Draft */
@@ -18,13 +16,13 @@ const TRIES = 2000;
 export async function render({ run, layer, cell }) {
   if (!run.live) return { title: "Annotate", body: absent() };
   const name = recall(NAME) ?? "";
-  if (!NAMES.test(name))
+  if (!new RegExp(`^${run.annotating.name}$`).test(name))
     return { title: "Annotate", body: h("div", {}, h("h1", {}, "Annotate"), intro(run), who(run, layer, cell)) };
   const { annotations } = await data.annotations();
   const mine = annotations.filter((each) => each.annotator === name);
   if (layer < 0) {
-    const next = await choose(run, mine, chosenLayer(run));
-    if (next) location.replace(`#/annotate/L${next.layer}/${next.cell}`);
+    const next = await choose(run, mine, chosenLayer());
+    if (next) location.replace(annotateHref(next.layer, next.cell));
     return {
       title: "Annotate",
       body: h(
@@ -65,15 +63,15 @@ function intro(run) {
   return h(
     "p",
     { class: "lead" },
-    `For each key you see the ${run.config.top} prefixes that fire it most. Mark those that share a pattern (at least ${LEAST}), say what they share, and whether it is shallow (words, their form or place) or semantic (what the text is about). A key may have several patterns, or none.`,
+    `For each key you see the ${run.config.top} prefixes that fire it most. Mark those that share a pattern (at least ${run.annotating.least}), say what they share, and whether it is shallow (words, their form or place) or semantic (what the text is about). A key may have several patterns, or none.`,
   );
 }
 
-/** @param {data.Run} run */
-function chosenLayer(run) {
+/** The layer that the reader chose to annotate; −1: all. */
+function chosenLayer() {
   const kept = recall(LAYER);
   const layer = kept === null || kept === "" ? -1 : Number(kept);
-  return Number.isInteger(layer) && layer < run.model.layers ? layer : -1;
+  return Number.isInteger(layer) && layer < data.axis.depth ? layer : -1;
 }
 
 /**
@@ -84,16 +82,17 @@ function chosenLayer(run) {
  * @param {number} only a layer, or −1
  */
 async function choose(run, mine, only) {
-  const done = new Set(mine.map((each) => `${each.layer}.${each.cell}`));
-  const { layers, cells } = run.model;
-  const limit = Math.min(TRIES, only < 0 ? layers * cells * 4 : cells * 8);
+  const { axis } = data;
+  const done = new Set(mine.map((each) => axis.place(each.layer, each.cell)));
+  const limit = Math.min(TRIES, only < 0 ? axis.length * 4 : axis.size(only) * 8);
   for (let i = 0; i < limit; i++) {
-    const layer = only < 0 ? i % layers : only;
-    const cell = fnv1a(`${layer}:${only < 0 ? Math.floor(i / layers) : i}`) % cells;
-    if (done.has(`${layer}.${cell}`)) continue;
-    done.add(`${layer}.${cell}`);
+    const layer = only < 0 ? i % axis.depth : only;
+    const cell = fnv1a(`${layer}:${only < 0 ? Math.floor(i / axis.depth) : i}`) % axis.size(layer);
+    const place = axis.place(layer, cell);
+    if (done.has(place)) continue;
+    done.add(place);
     const found = await data.cell(layer, cell);
-    if (found.triggers.length >= LEAST) return { layer, cell };
+    if (found.triggers.length >= run.annotating.least) return { layer, cell };
   }
   return null;
 }
@@ -105,24 +104,23 @@ function who(run, layer, cell) {
     type: "text",
     value: recall(NAME) ?? "",
     autocomplete: "off",
-    maxlength: 40,
     required: true,
-    pattern: "[A-Za-z0-9][A-Za-z0-9_\\-]*",
-    title: "letters from a to z, digits, - and _",
+    pattern: run.annotating.name,
+    title: "letters from a to z, digits, - and _, at most 40",
   });
   const pick = h(
     "select",
     { id: "annotate-layer" },
     h("option", { value: "" }, "all layers in turn"),
-    Array.from({ length: run.model.layers }, (_, i) =>
-      h("option", { value: i, selected: i === chosenLayer(run) }, `layer ${i}`),
+    data.axis.layers.map((_, i) =>
+      h("option", { value: i, selected: i === chosenLayer() }, `layer ${data.axis.label(i)}`),
     ),
   );
   const start = /** @param {Event} event */ (event) => {
     event.preventDefault();
     keep(NAME, field.value.toLowerCase());
     keep(LAYER, pick.value);
-    const to = layer >= 0 ? `#/annotate/L${layer}/${cell}` : "#/annotate";
+    const to = layer >= 0 ? annotateHref(layer, cell) : "#/annotate";
     if (location.hash === to) window.dispatchEvent(new HashChangeEvent("hashchange"));
     else location.hash = to;
   };
@@ -144,6 +142,7 @@ function who(run, layer, cell) {
  * @param {data.Annotation[]} mine
  */
 function desk(run, cell, name, mine) {
+  const { least, kinds } = run.annotating;
   const kept = `keyhole.draft.${run.checksum}.${cell.address}.${name}`;
   const before = mine.findLast((each) => each.layer === cell.layer && each.cell === cell.cell);
   const draft = read(kept) ?? { patterns: structuredClone(before?.patterns ?? []), active: 0 };
@@ -203,7 +202,7 @@ function desk(run, cell, name, mine) {
         const text = h("textarea", {
           id: `description-${at}`,
           rows: 2,
-          maxlength: 2000,
+          maxlength: run.annotating.description,
           oninput: () => {
             pattern.description = text.value;
             store();
@@ -211,7 +210,7 @@ function desk(run, cell, name, mine) {
           },
         });
         text.value = pattern.description;
-        const kinds = ["shallow", "semantic"].map((kind) =>
+        const choices = kinds.map((kind) =>
           h(
             "label",
             { class: "toggle" },
@@ -255,14 +254,14 @@ function desk(run, cell, name, mine) {
           h(
             "p",
             { class: "soft small" },
-            `${counted(pattern.triggers.length, "trigger")} marked${pattern.triggers.length < LEAST ? `, at least ${LEAST} are needed` : ""}`,
+            `${counted(pattern.triggers.length, "trigger")} marked${pattern.triggers.length < least ? `, at least ${least} are needed` : ""}`,
           ),
           h("label", { for: `description-${at}`, class: "small" }, "What they share"),
           text,
           h(
             "div",
             { class: "controls", role: "group", "aria-label": `Kind of pattern ${letter(at)}` },
-            kinds,
+            choices,
             draft.patterns.length > 1 &&
               h(
                 "button",
@@ -307,7 +306,7 @@ function desk(run, cell, name, mine) {
   function ready() {
     const all = begun();
     saving.disabled =
-      !all.length || all.some((pattern) => pattern.triggers.length < LEAST || !pattern.description.trim());
+      !all.length || all.some((pattern) => pattern.triggers.length < least || !pattern.description.trim());
     none.disabled = all.length > 0;
   }
 
@@ -341,7 +340,7 @@ function desk(run, cell, name, mine) {
   const skip = h("button", { type: "button", class: "quiet", onclick: () => save([], true) }, "Skip");
   drawTriggers();
   drawPatterns();
-  const here = mine.filter((each) => each.layer === cell.layer && !each.skipped).length;
+  const inLayer = mine.filter((each) => each.layer === cell.layer && !each.skipped).length;
   const done = mine.filter((each) => !each.skipped).length;
   return h(
     "div",
@@ -349,20 +348,20 @@ function desk(run, cell, name, mine) {
     h(
       "div",
       { class: "pagehead" },
-      h("h1", {}, "Annotate ", h("a", { href: cellHref(cell.layer, cell.cell) }, cell.address)),
+      h("h1", {}, "Annotate ", h("a", { href: data.axis.href(cell.layer, cell.cell) }, cell.address)),
       h(
         "p",
         { class: "soft small" },
         h("bdi", {}, visible(name)),
-        `: ${counted(done, "key")} annotated, ${here} in layer ${cell.layer}${before ? "; this one among them" : ""}`,
+        `: ${counted(done, "key")} annotated, ${inLayer} in layer ${data.axis.label(cell.layer)}${before ? "; this one among them" : ""}`,
       ),
     ),
     h("details", {}, h("summary", {}, "How it goes, who you are"), intro(run), who(run, -1, -1)),
-    cell.triggers.length < LEAST
+    cell.triggers.length < least
       ? h(
           "p",
           { class: "missing" },
-          `This key has fewer than ${LEAST} triggers. `,
+          `This key has fewer than ${least} triggers. `,
           h("a", { href: "#/annotate" }, "To the next one"),
         )
       : h(

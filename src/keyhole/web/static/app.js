@@ -1,9 +1,10 @@
 // @ts-check
-/** The page's frame: routes, title, focus, keyboard, help. One module a page draws the rest. */
+/** The page's frame: routes, title, focus, keyboard, help. Each page is drawn by a module of its own. */
+import { link, parse } from "./cells.js";
 import * as data from "./data.js";
 import { h, replace } from "./dom.js";
-import { cellHref, failure } from "./parts.js";
-import { address, visible } from "./text.js";
+import { annotateHref, failure } from "./parts.js";
+import { visible } from "./text.js";
 
 /**
  * @typedef {{run: data.Run, layer: number, cell: number, query: URLSearchParams, signal: AbortSignal}} Place
@@ -31,22 +32,17 @@ let here = { page: "", layer: 0, cell: 0 };
 let entry = 0;
 
 /**
- * `#/L12/345?x=y` → page, layer, cell, query.
+ * `#/L12/345?x=y` → page, address, query.
  * @param {string} hash
  */
-function parse(hash) {
-  const [path, query = ""] = hash.replace(/^#?\/?/, "").split(/\?(.*)/s);
-  const at = { layer: -1, cell: -1, query: new URLSearchParams(query) };
-  const match = /^(?:(annotate)\/)?L(\d+)(?:\/(\d+))?$/.exec(path);
-  if (match && (match[3] || !match[1])) {
-    return {
-      ...at,
-      page: match[1] ?? (match[3] ? "cell" : "layer"),
-      layer: Number(match[2]),
-      cell: match[3] ? Number(match[3]) : -1,
-    };
-  }
-  return { ...at, page: path === "" ? "overview" : path };
+function route(hash) {
+  const [path, asked = ""] = hash.replace(/^#?\/?/, "").split(/\?(.*)/s);
+  const query = new URLSearchParams(asked);
+  const annotate = path.startsWith("annotate/");
+  const address = parse(annotate ? path.slice("annotate/".length) : path);
+  if (address && (address.cell !== null || !annotate))
+    return { page: annotate ? "annotate" : address.cell === null ? "layer" : "cell", address, query };
+  return { page: path === "" ? "overview" : path, address: null, query };
 }
 
 /** @param {boolean} first */
@@ -57,8 +53,8 @@ async function show(first) {
   if (seen === undefined) history.replaceState({ entry }, "");
   leaving.abort();
   const leave = (leaving = new AbortController());
-  const at = parse(location.hash);
-  here = { page: at.page, layer: at.layer, cell: at.cell };
+  const { page: name, address, query } = route(location.hash);
+  here = { page: name, layer: -1, cell: -1 };
   const slow = setTimeout(() => main.setAttribute("aria-busy", "true"), 150);
   /** @type {Page} */
   let page;
@@ -66,15 +62,13 @@ async function show(first) {
   try {
     const run = await data.run();
     model = run.model.name;
-    frame(run, at.page);
-    const load = Object.hasOwn(PAGES, at.page) ? PAGES[at.page] : null;
-    if (!load) throw new data.Failure(`There is no page “${at.page}” here.`);
-    if (at.layer >= run.model.layers || at.cell >= run.model.cells) {
-      throw new data.Failure(
-        `There is no ${at.cell < 0 ? `layer ${at.layer}` : `cell L${at.layer}.${at.cell}`}: the model has layers 0 to ${run.model.layers - 1} of cells 0 to ${run.model.cells - 1}.`,
-      );
-    }
-    page = await (await load()).render({ run, layer: at.layer, cell: at.cell, query: at.query, signal: leave.signal });
+    frame(run, name);
+    const load = Object.hasOwn(PAGES, name) ? PAGES[name] : null;
+    if (!load) throw new data.Failure(`There is no page “${name}” here.`);
+    const at = data.axis.locate(address);
+    if (address && !at) throw new data.Failure(data.axis.missing(address));
+    if (at) here = { page: name, ...at };
+    page = await (await load()).render({ run, layer: here.layer, cell: here.cell, query, signal: leave.signal });
   } catch (error) {
     if (!(error instanceof data.Failure)) console.error(error);
     page = {
@@ -121,15 +115,13 @@ function frame(run, page) {
     const ask = /** @param {Event} event */ (event) => {
       event.preventDefault();
       if (!field.value.trim()) return;
-      const at = address(field.value);
-      location.hash = at
-        ? `#/L${at.layer}${at.cell === null ? "" : `/${at.cell}`}`
-        : `#/search?q=${encodeURIComponent(field.value)}`;
+      const address = parse(field.value);
+      location.hash = address ? link(address) : `#/search?q=${encodeURIComponent(field.value)}`;
     };
     /** @type {[string, string, string][]} */
     const links = [
       ["overview", "#/", "Overview"],
-      ["layer", "#/L0", "Layers"],
+      ["layer", data.axis.href(0), "Layers"],
       ["search", "#/search", "Search"],
       ["prompt", "#/prompt", "Prompt"],
       ["annotate", "#/annotate", "Annotate"],
@@ -192,25 +184,26 @@ function stand(code) {
 // Going about
 
 async function random() {
-  const { model } = await data.run();
-  const layer = Math.floor(Math.random() * model.layers);
+  await data.run();
+  const layer = Math.floor(Math.random() * data.axis.depth);
   const columns = (await data.layer(layer).catch(() => null))?.columns;
   let cell = 0;
   for (let tries = 0; tries < 50; tries++) {
-    cell = Math.floor(Math.random() * model.cells);
+    cell = Math.floor(Math.random() * data.axis.size(layer));
     if (!columns?.dead[cell]) break;
   }
-  location.hash = here.page === "annotate" ? `#/annotate/L${layer}/${cell}` : cellHref(layer, cell);
+  location.hash = here.page === "annotate" ? annotateHref(layer, cell) : data.axis.href(layer, cell);
 }
 
 /** @param {number} by */
 async function step(by) {
-  const { model } = await data.run();
-  if (here.page === "layer") location.hash = `#/L${(here.layer + by + model.layers) % model.layers}`;
+  await data.run();
+  const { axis } = data;
+  if (here.layer < 0) return;
+  if (here.page === "layer") location.hash = axis.href((here.layer + by + axis.depth) % axis.depth);
   else if (here.page === "cell") {
-    const all = model.layers * model.cells;
-    const next = (here.layer * model.cells + here.cell + by + all) % all;
-    location.hash = cellHref(Math.floor(next / model.cells), next % model.cells);
+    const next = axis.step(here, by);
+    location.hash = axis.href(next.layer, next.cell);
   }
 }
 

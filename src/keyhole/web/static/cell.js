@@ -1,12 +1,12 @@
 // @ts-check
-/** A cell: its key on the left, its value on the right, below what it resembles and what people wrote about it. */
+/** A cell: its key on the left, its value on the right; below, similar cells and what people wrote about it. */
 import * as data from "./data.js";
 import { h, replace } from "./dom.js";
 import { histogram } from "./histogram.js";
 import { keep, recall } from "./memory.js";
 import { written } from "./notes.js";
-import { bar, cellHref, cellLink, line, preview, saidList, telling, token } from "./parts.js";
-import { address, counted, even, number, percent, whole } from "./text.js";
+import { bar, cellLink, line, preview, saidList, telling, token } from "./parts.js";
+import { counted, even, number, percent, size, whole } from "./text.js";
 
 const SHOWN = 12;
 const PREVIEWS = 4;
@@ -54,8 +54,8 @@ export async function render({ run, layer, cell, signal }) {
       h(
         "div",
         { class: "pagehead" },
-        h("h1", {}, found.address, h("span", { class: "of" }, ` layer ${layer} of ${run.model.layers}`)),
-        steps(run, layer, cell),
+        h("h1", {}, found.address, h("span", { class: "of" }, ` layer ${data.axis.label(layer)} of ${data.axis.depth}`)),
+        steps(layer, cell),
       ),
       h("p", { class: "lead" }, summary(found)),
       h(
@@ -94,19 +94,20 @@ export async function render({ run, layer, cell, signal }) {
   };
 }
 
-/** @param {data.Run} run @param {number} layer @param {number} cell */
-function steps(run, layer, cell) {
-  const { layers, cells } = run.model;
-  const at = layer * cells + cell;
-  const all = layers * cells;
-  /** @param {number} to */
-  const href = (to) => cellHref(Math.floor(to / cells), to % cells);
+/** @param {number} layer @param {number} cell */
+function steps(layer, cell) {
+  const { axis } = data;
+  /** @param {number} by */
+  const href = (by) => {
+    const to = axis.step({ layer, cell }, by);
+    return axis.href(to.layer, to.cell);
+  };
   return h(
     "nav",
     { class: "steps", "aria-label": "Cells" },
-    h("a", { href: href((at + all - 1) % all), rel: "prev", title: "Previous cell (k)" }, "← previous"),
-    h("a", { href: `#/L${layer}` }, `layer ${layer}`),
-    h("a", { href: href((at + 1) % all), rel: "next", title: "Next cell (j)" }, "next →"),
+    h("a", { href: href(-1), rel: "prev", title: "Previous cell (k)" }, "← previous"),
+    h("a", { href: axis.href(layer) }, `layer ${axis.label(layer)}`),
+    h("a", { href: href(1), rel: "next", title: "Next cell (j)" }, "next →"),
   );
 }
 
@@ -134,7 +135,7 @@ function summary(cell) {
 /** @param {data.Cell} cell @param {data.Run} run @param {data.Value | undefined} said */
 function keySide(cell, run, said) {
   const largest = Math.max(...[...cell.triggers, ...cell.negative].map((trigger) => Math.abs(trigger.c)), 1e-9);
-  const shaded = cell.triggers.concat(cell.negative).some((trigger) => trigger.shade !== undefined);
+  const shaded = cell.triggers.concat(cell.negative).some((trigger) => trigger.shade !== null);
   const box = h("div", { class: "triggers" });
   const ways = [
     h("button", { type: "button", onclick: () => align(true) }, "lined up"),
@@ -258,7 +259,7 @@ function valueSide(cell, said, lenses) {
       head,
       h("p", { class: "missing" }, "The values are not read yet. Read them: ", h("code", {}, "keyhole analyze RUN")),
     ];
-  const largest = Math.max(...[...said.promoted, ...said.demoted].map(([, logit]) => Math.abs(logit)), 1e-9);
+  const largest = Math.max(...[...said.promoted, ...said.demoted].map(([, logit]) => size(logit)), 1e-9);
   const follow = (/** @type {data.Trigger[]} */ triggers) =>
     new Set(triggers.map((trigger) => trigger.tokens[trigger.at + 1]).filter((next) => next !== undefined));
   return [
@@ -310,8 +311,8 @@ function agreement(agreement, one, many) {
 /**
  * @param {string} title
  * @param {string} what
- * @param {[string, number][]} cells
- * @param {(measure: number) => string} say
+ * @param {[string, number | null][]} cells
+ * @param {(measure: number | null) => string} say
  * @param {AbortSignal} signal
  */
 function similar(title, what, cells, say, signal) {
@@ -344,6 +345,6 @@ function similar(title, what, cells, say, signal) {
 
 /** @param {string} where */
 function link(where) {
-  const at = /** @type {{layer: number, cell: number}} */ (address(where));
+  const at = data.axis.find(where);
   return cellLink(at.layer, at.cell);
 }

@@ -1,44 +1,33 @@
 // @ts-check
-/** What the page knows: fetched from `data/…` (server and export alike) and `api/…` (server only), kept, and named here. */
+/** The page's data: fetched from `data/…` (of a server or an export) and `api/…` (of a server), and kept. */
 
+import { Cells } from "./cells.js";
 import * as unpack from "./unpack.js";
 
 /**
- * @typedef {{keyhole: string, live: boolean, checksum: string,
- *   model: {name: string, family: string, layers: number, cells: number, signed: boolean},
- *   corpus: {sources: string[], documents: number, units: number, tokens: number, distinct_prefixes: number, scanned_prefixes: number},
- *   config: {top: number, per: string, unit: string, context: number},
- *   lenses: string[], lens: string | null, shading: boolean, worth: string[], words: number, dead: number}} Run
- * @typedef {{name: string, title: string, lo: number, hi: number, scale: string, data: string, kinds?: string[]}} Measure
- * @typedef {{layers: number, cells: number, measures: Measure[]}} CellMap
- * @typedef {{claim: string, verdict: string, why: string, test?: string}} Verdict
- * @typedef {{name: string, label: string, title: string, caption: string, note: string, spec: any, finding: string, published: string, verdicts: Verdict[]}} Figure
- * @typedef {{active: number[], max: number[], min: number[], trigger: (string | null)[], last: (string | null)[], next: (string | null)[],
- *   dead: number[], promotes?: string[][], agreement?: (number | null)[], max_prob?: (number | null)[], norm?: (number | null)[]}} Columns
- * @typedef {{layer: number, columns: Columns}} Layer
- * @typedef {{c: number, unit: number, position: number, count: number, tokens: string[], at: number, cut: [number, number], shade?: string}} Trigger
- * @typedef {{token: string, hits: number, of: number}} Agreement
- * @typedef {[string, number]} Said
- * @typedef {{lens: string, norm: number, max_prob: number, entropy: number, promoted: Said[], demoted: Said[],
- *   agreement: Agreement | null, negative_agreement: Agreement | null, rank: number | null}} Value
- * @typedef {{address: string, layer: number, cell: number, dead: boolean,
- *   stats: {n: number, active: number, mean: number, std: number, max: number, min: number},
- *   histogram: {edges: number[], counts: number[], n: number} | null,
- *   triggers: Trigger[], negative: Trigger[], values: Value[],
- *   similar_keys: [string, number][], similar_values: [string, number][]}} Cell
- * @typedef {{layer: number, cell: number, scale: number, positions: number[] | null}} Edit
- * @typedef {{triggers: number[], description: string, kind: string}} Pattern
- * @typedef {{annotator: string, layer: number, cell: number, patterns: Pattern[], skipped: boolean}} Annotation
- * @typedef {{annotations: Annotation[], notes: Record<string, string>}} Annotations
- * @typedef {{cell: number, m: number, strength: number, effect: number}} Contribution
- * @typedef {{tokens: string[], position: number, token: string, edited: boolean, prediction: Said[], original: Said[],
- *   chosen: {piece: string, logit: number, p: number, original_logit: number, original_p: number},
- *   layers: {layer: number, before: Said[], after: Said[], strongest: Contribution[], effective: Contribution[]}[]}} Prompt
+ * @typedef {import("../types.js").About} Run
+ * @typedef {import("../types.js").Columns} Columns
+ * @typedef {import("../types.js").Value} Value
+ * @typedef {import("../types.js").Agreement} Agreement
+ * @typedef {[string, number | null]} Said a token, with its logit or probability
+ * @typedef {import("../types.js").Edit} Edit
+ * @typedef {import("../types.js").Pattern} Pattern
+ * @typedef {import("../types.js").Annotation} Annotation
+ * @typedef {import("../types.js").Contribution} Contribution
+ * @typedef {import("../types.js").Prompt} Prompt
+ * @typedef {import("../types.js").Problem["code"]} Code
+ * @typedef {import("./unpack.js").Trigger} Trigger
+ * @typedef {import("./unpack.js").Cell} Cell
+ * @typedef {import("./unpack.js").Unit} Unit
+ * @typedef {import("./unpack.js").Speaker} Speaker
  */
 
-/** What went wrong, in words for the reader. */
+/** The axis of the model's cells: known once `run` has answered, as it has before any page is drawn. */
+export let axis = new Cells([]);
+
+/** An error, in words for the reader. */
 export class Failure extends Error {
-  /** @param {string} message @param {string} [code] the server's name for it */
+  /** @param {string} message @param {Code | ""} [code] the server's name for it */
   constructor(message, code = "") {
     super(message);
     this.code = code;
@@ -47,25 +36,32 @@ export class Failure extends Error {
 
 /** The event that says whether the server still serves the run of this page: its detail is a code of `LOST`, or "" if it does. */
 export const STANDING = "keyhole-standing";
+/** @type {(Code | "")[]} */
 const LOST = ["run_changed", "run_gone"];
-/** The run this page shows, for every request to name: a server may have been given another one meanwhile. */
+/** The checksum of the run this page shows. Every request names it, because the server may serve another run by now. */
 let bound = "";
 
+/** Upper bound on the answers that are kept. */
 const KEPT = 400;
 /** @type {Map<string, Promise<any>>} */
 const kept = new Map();
 
 /**
+ * An answer that never changes: fetched and unpacked once.
+ * @template T
  * @param {string} path
- * @returns {Promise<any>}
+ * @param {(answer: any) => T | Promise<T>} unpacked
+ * @returns {Promise<T>}
  */
-function get(path) {
+function get(path, unpacked) {
   const known = kept.get(path);
   if (known) return known;
-  const asked = request(path).catch((error) => {
-    kept.delete(path);
-    throw error;
-  });
+  const asked = request(path)
+    .then(unpacked)
+    .catch((error) => {
+      kept.delete(path);
+      throw error;
+    });
   kept.set(path, asked);
   if (kept.size > KEPT) kept.delete(/** @type {string} */ (kept.keys().next().value));
   return asked;
@@ -79,12 +75,14 @@ function get(path) {
 async function request(path, options) {
   let response;
   try {
-    const named = bound ? { "keyhole-run": bound } : {};
-    response = await fetch(path, { credentials: "same-origin", ...options, headers: { ...options?.headers, ...named } });
+    const headers = new Headers(options?.headers);
+    if (bound) headers.set("keyhole-run", bound);
+    response = await fetch(path, { credentials: "same-origin", ...options, headers });
   } catch {
     throw new Failure(`${path} could not be fetched. Is the server still running?`);
   }
   const body = await response.json().catch(() => null);
+  /** @type {Code | ""} */
   const code = body?.error?.code ?? "";
   if (response.ok || LOST.includes(code)) window.dispatchEvent(new CustomEvent(STANDING, { detail: code }));
   if (response.ok && body !== null) return body;
@@ -104,30 +102,38 @@ export function post(path, body) {
 }
 
 /** @returns {Promise<Run>} */
-export const run = async () => {
-  const found = await get("data/run.json");
-  if (found.live) bound = found.checksum;
-  return found;
-};
-/** @returns {Promise<CellMap>} */
-export const map = () => get("data/map.json");
-/** @returns {Promise<{figures: Figure[]}>} */
-export const figures = () => get("data/figures.json");
-/** @param {number} layer @returns {Promise<Layer>} */
-export const layer = (layer) => get(`data/layers/${layer}.json`);
+export const run = () =>
+  get("data/run.json", (/** @type {Run} */ found) => {
+    if (found.live) bound = found.checksum;
+    axis = new Cells(found.layers);
+    return found;
+  });
+/** @returns {Promise<import("../types.js").CellMap>} */
+export const map = () => get("data/map.json", same);
+/** @returns {Promise<import("../types.js").Figures>} */
+export const figures = () => get("data/figures.json", same);
+/** @param {number} layer @returns {Promise<import("../types.js").LayerCells>} */
+export const layer = (layer) => get(`data/layers/${layer}.json`, same);
 /** @param {number} layer @param {number} cell @returns {Promise<Cell>} */
-export const cell = (layer, cell) => get(`data/cells/${layer}/${cell}.json`).then(unpack.cell);
-/** @returns {Promise<{pieces: string[]}>} */
-export const vocabulary = () => get("data/vocabulary.json");
-/** @param {number} token @returns {Promise<{promoted: Record<string, number[][]>, demoted: Record<string, number[][]>}>} */
+export const cell = (layer, cell) =>
+  get(`data/cells/${layer}/${cell}.json`, async (packed) => unpack.cell(packed, (await run()).packing));
+/** @returns {Promise<import("../types.js").Vocabulary>} */
+export const vocabulary = () => get("data/vocabulary.json", same);
+/** The page of answers on which a token or a unit is. @param {number} number */
+export const page = async (number) => Math.floor(number / (await run()).packing.page);
+/** @param {number} token */
 export const tokens = async (token) =>
-  unpack.tokens(await get(`data/tokens/${Math.floor(token / 64)}.json`), (await run()).model.cells);
-/** @param {number} bucket @returns {Promise<{words: Record<string, number[]>}>} */
-export const words = (bucket) => get(`data/words/${bucket}.json`);
-/** Large, so not kept. @param {number} chunk @returns {Promise<{units: Record<string, {text: string, cells: number[][]}>}>} */
-export const units = async (chunk) =>
-  unpack.units(await request(`data/units/${chunk}.json`), (await run()).model.cells);
-/** Never kept: others write there too. @returns {Promise<Annotations>} */
+  get(`data/tokens/${await page(token)}.json`, (packed) => unpack.tokens(packed, axis));
+/** @param {number} bucket @returns {Promise<import("../types.js").Words>} */
+export const words = (bucket) => get(`data/words/${bucket}.json`, same);
+/** Not kept, because it is large. @param {number} page */
+export const units = async (page) => unpack.units(await request(`data/units/${page}.json`), axis);
+/** Not kept, because others write there too. @returns {Promise<import("../types.js").Annotations>} */
 export const annotations = () => request("data/annotations.json", { cache: "no-store" });
-/** @returns {Promise<{model: string, loaded: boolean, limits: {prompt_tokens: number, edits: number, prompt_characters: number, positions: number}}>} */
+/** @returns {Promise<import("../types.js").Status>} */
 export const status = () => request("api/status", { cache: "no-store" });
+
+/** @param {any} answer */
+function same(answer) {
+  return answer;
+}

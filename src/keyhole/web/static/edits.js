@@ -1,9 +1,10 @@
 // @ts-check
 /** What the reader asks the model, and the edits they ask it with: listed, changed, saved. */
+import { parse } from "./cells.js";
 import * as data from "./data.js";
 import { h, replace } from "./dom.js";
 import { cellLink } from "./parts.js";
-import { address, counted } from "./text.js";
+import { counted } from "./text.js";
 
 const KEPT = "keyhole.prompt";
 
@@ -66,8 +67,10 @@ export function editList(again) {
   const scale = h("input", { id: "edit-scale", type: "number", value: "0", step: "any" });
   const add = /** @param {Event} event */ (event) => {
     event.preventDefault();
-    const at = address(which.value);
-    if (!at || at.cell === null) wrong.textContent = "A cell is written L3.17: layer 3, cell 17.";
+    const address = parse(which.value);
+    const at = data.axis.locate(address);
+    if (!address || address.cell === null) wrong.textContent = "A cell is written L3.17: layer 3, cell 17.";
+    else if (!at) wrong.textContent = data.axis.missing(address);
     else if (!Number.isFinite(scale.valueAsNumber))
       wrong.textContent = "The scale is a number: 0 switches off, 1 changes nothing.";
     else
@@ -89,7 +92,7 @@ export function editList(again) {
       "ul",
       {},
       asked.edits.map((edit, i) => {
-        const name = `L${edit.layer}.${edit.cell}`;
+        const name = data.axis.address(edit.layer, edit.cell);
         const by = h("input", {
           type: "number",
           step: "any",

@@ -1,8 +1,8 @@
 // @ts-check
-/** A layer: its cells as a table. Only the rows in view are in the page, so thousands stay smooth. */
+/** A layer: its cells as a table. Only the rows in view are in the page, so that thousands scroll smoothly. */
 import * as data from "./data.js";
 import { h, replace } from "./dom.js";
-import { bar, cellHref, cellLink, token } from "./parts.js";
+import { bar, cellLink, token } from "./parts.js";
 import { counted, even, percent, visible, whole } from "./text.js";
 
 const ROW = 40;
@@ -124,6 +124,7 @@ function agreement(c, i) {
 
 /** @param {import("./app.js").Place} place */
 export async function render({ run, layer, query, signal }) {
+  const { axis } = data;
   const { columns } = await data.layer(layer);
   const count = columns.active.length;
   const searched = Array.from({ length: count }, (_, i) =>
@@ -151,7 +152,7 @@ export async function render({ run, layer, query, signal }) {
   );
   const table = h(
     "table",
-    { class: "cells", "aria-rowcount": count + 1, "aria-label": `Cells of layer ${layer}` },
+    { class: "cells", "aria-rowcount": count + 1, "aria-label": `Cells of layer ${axis.label(layer)}` },
     h("thead", {}, h("tr", { "aria-rowindex": 1 }, heads)),
     body,
   );
@@ -199,7 +200,7 @@ export async function render({ run, layer, query, signal }) {
       rows.length === count ? counted(count, "cell") : `${whole(rows.length)} of ${counted(count, "cell")}`;
     drawn = [-1, -1];
     draw();
-    if (remember) history.replaceState(history.state, "", `#/L${layer}?${link()}`);
+    if (remember) history.replaceState(history.state, "", `${axis.href(layer)}?${link()}`);
   }
 
   function link() {
@@ -235,7 +236,7 @@ export async function render({ run, layer, query, signal }) {
   function row(cell, i) {
     const go = /** @param {MouseEvent} event */ (event) => {
       if (!(/** @type {Element} */ (event.target).closest("a")) && !getSelection()?.toString())
-        location.hash = cellHref(layer, cell);
+        location.hash = axis.href(layer, cell);
     };
     return h(
       "tr",
@@ -277,27 +278,26 @@ export async function render({ run, layer, query, signal }) {
   };
   const pick = h(
     "select",
-    { id: "pick", onchange: () => (location.hash = `#/L${pick.value}`) },
-    Array.from({ length: run.model.layers }, (_, i) => h("option", { value: i, selected: i === layer }, `layer ${i}`)),
+    { id: "pick", onchange: () => (location.hash = axis.href(Number(pick.value))) },
+    axis.layers.map((_, i) => h("option", { value: i, selected: i === layer }, `layer ${axis.label(i)}`)),
   );
   arrange(false);
-  const { layers } = run.model;
   return {
-    title: `Layer ${layer}`,
+    title: `Layer ${axis.label(layer)}`,
     body: h(
       "div",
       {},
       h(
         "div",
         { class: "pagehead" },
-        h("h1", {}, `Layer ${layer} `, h("span", { class: "of" }, `of ${layers}`)),
+        h("h1", {}, `Layer ${axis.label(layer)} `, h("span", { class: "of" }, `of ${axis.depth}`)),
         h(
           "nav",
           { class: "steps", "aria-label": "Layers" },
-          h("a", { href: `#/L${(layer + layers - 1) % layers}`, rel: "prev", "aria-label": "Previous layer" }, "←"),
+          h("a", { href: axis.href((layer + axis.depth - 1) % axis.depth), rel: "prev", "aria-label": "Previous layer" }, "←"),
           h("label", { for: "pick", class: "hidden" }, "Go to layer"),
           pick,
-          h("a", { href: `#/L${(layer + 1) % layers}`, rel: "next", "aria-label": "Next layer" }, "→"),
+          h("a", { href: axis.href((layer + 1) % axis.depth), rel: "next", "aria-label": "Next layer" }, "→"),
         ),
       ),
       h(

@@ -1,38 +1,23 @@
 // @ts-check
 /**
- * The map of all cells on a canvas: a row a layer, a column a cell. Where cells outnumber pixels, a column stands for
- * several and shows the largest. Sorted, a row reads as a distribution; by number, every cell keeps its place.
+ * The map of all cells on a canvas: a row is a layer, a column is a cell. If there are more cells than pixels, a column stands
+ * for several cells and shows the largest. A layer with fewer cells than others has a shorter row. Sorted, a row reads as a
+ * distribution; by number, every cell keeps its place.
  */
 import { h, replace } from "./dom.js";
-import { cellHref, preview } from "./parts.js";
+import { preview } from "./parts.js";
 import { bytes, percent } from "./text.js";
 
-/** @typedef {import("./data.js").CellMap} CellMap */
-/** @typedef {import("./data.js").Measure} Measure */
+/** @typedef {import("../types.js").CellMap} CellMap */
+/** @typedef {import("../types.js").Measure} Measure */
 
-const UNKNOWN = 255;
-/** Milliseconds on a cell before it is looked up. */
+/** Milliseconds that the cursor stays on a cell before the cell is fetched. */
 const PAUSE = 120;
 /** Pixels within which the pointer finds the strongest cell. */
 const NEAR = 3;
-/** Which hue shows a measure: the key's, or the value's. @type {Record<string, string>} */
-const HUES = { activity: "--fire", agreement: "--say", max_prob: "--say" };
+/** The hue that shows a measure of keys, of values, of what people found. */
+const HUES = { key: "--fire", value: "--say", people: "--blue" };
 const KINDS = ["--rule", "--blue", "--fire", "--say"];
-
-/** @param {Measure} measure @param {number} q */
-function value(measure, q) {
-  const share = q / 254;
-  return measure.scale === "log" && measure.lo > 0
-    ? measure.lo * (measure.hi / measure.lo) ** share
-    : measure.lo + (measure.hi - measure.lo) * share;
-}
-
-/** @param {Measure} measure @param {number} q */
-function said(measure, q) {
-  if (q === UNKNOWN) return "unknown";
-  if (measure.kinds) return measure.kinds[q] ?? "unknown";
-  return percent(value(measure, q));
-}
 
 /**
  * `#rgb`, `#rrggbb` or `rgb(…)` as three numbers.
@@ -46,20 +31,23 @@ function colour(name) {
 
 /**
  * @param {CellMap} map
+ * @param {import("./cells.js").Cells} axis
  * @param {AbortSignal} signal
  */
-export function cellMap(map, signal) {
-  const { layers, cells } = map;
+export function cellMap(map, axis, signal) {
+  const { levels, unknown } = map;
+  const layers = axis.depth;
   const decoded = new Map(map.measures.map((measure) => [measure.name, bytes(measure.data)]));
-  let measure = map.measures.find((each) => each.name === "agreement") ?? map.measures[0];
+  let measure = map.measures.find((each) => each.name === map.shown) ?? map.measures[0];
   let sorted = false;
-  /** Cells in the order of the columns, layer after layer. @type {Int32Array} */
-  let order = new Int32Array(layers * cells);
+  /** The places of the cells in the order in which they are drawn, layer by layer. */
+  const order = new Int32Array(axis.length);
   let cursor = { layer: 0, column: 0 };
-  let columns = cells;
+  /** Columns of the widest layer. */
+  let columns = axis.widest;
   let waiting = 0;
-  /** Colours run between these bytes: nearly all cells lie there. */
-  let ends = [0, 254];
+  /** Colours run between these bytes: nearly all cells lie between them. */
+  let ends = [0, levels];
 
   const canvas = h("canvas", { "aria-hidden": "true" });
   const labels = h("div", { class: "rows" });
@@ -76,44 +64,60 @@ export function cellMap(map, signal) {
       tabindex: 0,
       role: "application",
       "data-keys": "map",
-      "aria-label": `Map of all cells, ${layers} layers of ${cells}. Arrow keys move, Enter opens the cell.`,
+      "aria-label": `Map of all cells, ${layers} layers of ${axis.widths}. Arrow keys move, Enter opens the cell.`,
     },
     canvas,
     h("div", { class: "cursor", hidden: true }),
   );
   const mark = /** @type {HTMLElement} */ (box.lastChild);
 
-  const quantized = () => /** @type {Uint8Array} */ (decoded.get(measure.name));
+  /** The bytes of the measure that is shown. @type {Uint8Array} */
+  let q = new Uint8Array();
 
-  function arrange() {
-    const q = quantized();
-    const known = q.filter((is) => is !== UNKNOWN).sort();
-    const at = (/** @type {number} */ share) =>
-      known[Math.min(known.length - 1, Math.floor(known.length * share))] ?? 0;
-    ends = measure.kinds || !known.length ? [0, 254] : [at(0.005), Math.max(at(0.998), at(0.005) + 1)];
-    order = new Int32Array(layers * cells);
-    for (let layer = 0; layer < layers; layer++) {
-      const row = order.subarray(layer * cells, (layer + 1) * cells);
-      for (let cell = 0; cell < cells; cell++) row[cell] = cell;
-      if (!sorted) continue;
-      const known = /** @param {number} cell */ (cell) =>
-        q[layer * cells + cell] === UNKNOWN ? -1 : q[layer * cells + cell];
-      row.sort((a, b) => known(b) - known(a) || a - b);
-    }
+  /** The number that a byte stands for. @param {number} byte */
+  function value(byte) {
+    const share = byte / levels;
+    const [lo, hi] = [measure.lo ?? 0, measure.hi ?? 0];
+    return measure.scale === "log" && lo > 0 ? lo * (hi / lo) ** share : lo + (hi - lo) * share;
   }
 
-  /** The cell a column stands for: the largest among those it holds. @param {number} layer @param {number} column */
-  function cellAt(layer, column) {
-    const q = quantized();
-    const begin = Math.floor((column * cells) / columns);
-    const end = Math.max(begin + 1, Math.floor(((column + 1) * cells) / columns));
-    let best = order[layer * cells + begin];
-    for (let i = begin; i < end; i++) {
-      const cell = order[layer * cells + i];
-      const is = q[layer * cells + cell];
-      const was = q[layer * cells + best];
-      if (is !== UNKNOWN && (was === UNKNOWN || is > was)) best = cell;
-    }
+  /** @param {number} byte */
+  function said(byte) {
+    if (byte === unknown) return "unknown";
+    return measure.kinds ? (measure.kinds[byte] ?? "unknown") : percent(value(byte));
+  }
+
+  function arrange() {
+    q = decoded.get(measure.name) ?? q;
+    const known = q.filter((is) => is !== unknown).sort();
+    const at = (/** @type {number} */ share) =>
+      known[Math.min(known.length - 1, Math.floor(known.length * share))] ?? 0;
+    ends = measure.kinds || !known.length ? [0, levels] : [at(0.005), Math.max(at(0.998), at(0.005) + 1)];
+    for (let place = 0; place < order.length; place++) order[place] = place;
+    if (!sorted) return;
+    for (let layer = 0; layer < layers; layer++)
+      order.subarray(...axis.span(layer)).sort((a, b) => strength(b) - strength(a) || a - b);
+  }
+
+  /** The byte of a cell; a cell without a number comes last. @param {number} place */
+  function strength(place) {
+    const is = q[place];
+    return is === unknown ? -1 : is;
+  }
+
+  /** @param {number} at @param {number} count */
+  const clamp = (at, count) => Math.max(0, Math.min(count - 1, at));
+
+  /** The number of columns of a layer. @param {number} layer */
+  const count = (layer) => Math.ceil((axis.size(layer) * columns) / axis.widest);
+
+  /** The place of the cell that a column shows: the largest among those it stands for. @param {number} layer @param {number} column */
+  function placeAt(layer, column) {
+    const row = order.subarray(...axis.span(layer));
+    const begin = Math.floor((column * axis.widest) / columns);
+    const end = Math.min(row.length, Math.max(begin + 1, Math.floor(((column + 1) * axis.widest) / columns)));
+    let best = row[begin];
+    for (let i = begin; i < end; i++) if (strength(row[i]) > strength(best)) best = row[i];
     return best;
   }
 
@@ -122,7 +126,7 @@ export function cellMap(map, signal) {
     if (!width) return;
     const ratio = Math.min(3, window.devicePixelRatio || 1);
     const height = layers * rowHeight();
-    columns = Math.min(cells, Math.floor(width * ratio));
+    columns = Math.min(axis.widest, Math.floor(width * ratio));
     canvas.width = columns;
     canvas.height = layers;
     canvas.style.height = `${height}px`;
@@ -130,19 +134,20 @@ export function cellMap(map, signal) {
     const image = paint.createImageData(columns, layers);
     const paper = colour("--wash");
     const nothing = colour("--paper");
-    const ink = colour(HUES[measure.name] ?? "--blue");
+    const ink = colour(HUES[measure.side]);
     const kinds = KINDS.map(colour);
-    const q = quantized();
     for (let layer = 0; layer < layers; layer++) {
-      for (let column = 0; column < columns; column++) {
-        const is = q[layer * cells + cellAt(layer, column)];
+      const used = count(layer);
+      for (let column = 0; column < used; column++) {
+        const is = q[placeAt(layer, column)];
+        const pixel = (layer * columns + column) * 4;
         const share = Math.max(0, Math.min(1, (is - ends[0]) / (ends[1] - ends[0]))) ** 0.75;
         for (let i = 0; i < 3; i++) {
           const shown =
-            is === UNKNOWN ? nothing[i] : measure.kinds ? kinds[is][i] : paper[i] + (ink[i] - paper[i]) * share;
-          image.data[(layer * columns + column) * 4 + i] = shown;
+            is === unknown ? nothing[i] : measure.kinds ? kinds[is][i] : paper[i] + (ink[i] - paper[i]) * share;
+          image.data[pixel + i] = shown;
         }
-        image.data[(layer * columns + column) * 4 + 3] = 255;
+        image.data[pixel + 3] = 255;
       }
     }
     paint.putImageData(image, 0, 0);
@@ -152,8 +157,8 @@ export function cellMap(map, signal) {
       Array.from({ length: layers }, (_, layer) => {
         const link = h(
           "a",
-          { href: `#/L${layer}`, "aria-label": `Layer ${layer}`, tabindex: layer % every ? -1 : 0 },
-          layer % every ? "" : String(layer),
+          { href: axis.href(layer), "aria-label": `Layer ${axis.label(layer)}`, tabindex: layer % every ? -1 : 0 },
+          layer % every ? "" : axis.label(layer),
         );
         link.style.height = `${rowHeight()}px`;
         return link;
@@ -166,52 +171,46 @@ export function cellMap(map, signal) {
 
   /** Show where the cursor is, on the plane and in words. */
   function place() {
-    const cell = cellAt(cursor.layer, cursor.column);
+    cursor.column = clamp(cursor.column, count(cursor.layer)); // rows differ in length, and resizing changes it
     mark.style.left = `${((cursor.column + 0.5) / columns) * 100}%`;
     mark.style.top = `${cursor.layer * rowHeight()}px`;
     mark.style.height = `${rowHeight()}px`;
-    return cell;
+    return placeAt(cursor.layer, cursor.column);
   }
 
   function tell() {
-    const cell = place();
+    const at = place();
     mark.hidden = false;
-    const q = quantized()[cursor.layer * cells + cell];
-    const where = `L${cursor.layer}.${cell}`;
+    const { layer, cell } = axis.split(at);
+    const where = axis.address(layer, cell);
     const look = h("span");
-    replace(readout, h("b", {}, where), ` ${measure.title}: ${said(measure, q)}`, look);
+    replace(readout, h("b", {}, where), ` ${measure.title}: ${said(q[at])}`, look);
     clearTimeout(waiting);
     waiting = window.setTimeout(() => replace(look, preview(where, signal, { promoted: 6 })), PAUSE);
   }
 
   function go() {
-    location.hash = cellHref(cursor.layer, cellAt(cursor.layer, cursor.column));
+    const { layer, cell } = axis.split(placeAt(cursor.layer, cursor.column));
+    location.hash = axis.href(layer, cell);
   }
 
   /** @param {PointerEvent | MouseEvent} event */
   function point(event) {
     const area = canvas.getBoundingClientRect();
-    const inside = (/** @type {number} */ share, /** @type {number} */ count) =>
-      Math.max(0, Math.min(count - 1, Math.floor(share * count)));
-    cursor = {
-      layer: inside((event.clientY - area.top) / area.height, layers),
-      column: inside((event.clientX - area.left) / area.width, columns),
-    };
+    const layer = clamp(Math.floor(((event.clientY - area.top) / area.height) * layers), layers);
+    const column = Math.floor(((event.clientX - area.left) / area.width) * columns);
+    cursor = { layer, column: clamp(column, count(layer)) };
     if (!sorted) cursor.column = strongest(cursor.layer, cursor.column, Math.floor((NEAR * columns) / area.width));
     tell();
   }
 
-  /** The column with the largest value within so many columns; the nearest of several. @param {number} layer @param {number} column @param {number} reach */
+  /** The column with the largest value at most `reach` columns away; the nearest if several have it. @param {number} layer @param {number} column @param {number} reach */
   function strongest(layer, column, reach) {
-    const q = quantized();
-    const at = (/** @type {number} */ each) => {
-      const is = q[layer * cells + cellAt(layer, each)];
-      return is === UNKNOWN ? -1 : is;
-    };
+    const at = (/** @type {number} */ each) => strength(placeAt(layer, each));
     let best = column;
     for (let away = 1; away <= reach; away++) {
       for (const each of [column - away, column + away])
-        if (each >= 0 && each < columns && at(each) > at(best)) best = each;
+        if (each >= 0 && each < count(layer) && at(each) > at(best)) best = each;
     }
     return best;
   }
@@ -231,10 +230,7 @@ export function cellMap(map, signal) {
     if (event.key === "Enter") go();
     else if (moves[event.key]) {
       const [down, right] = moves[event.key];
-      const clamp = (/** @type {number} */ at, /** @type {number} */ count) => Math.max(0, Math.min(count - 1, at));
-      cursor = mark.hidden
-        ? cursor
-        : { layer: clamp(cursor.layer + down, layers), column: clamp(cursor.column + right, columns) };
+      if (!mark.hidden) cursor = { layer: clamp(cursor.layer + down, layers), column: cursor.column + right };
       tell();
     } else return;
     event.preventDefault();
@@ -248,16 +244,16 @@ export function cellMap(map, signal) {
       );
       return;
     }
-    const ramp = h("span", { class: `ramp ${(HUES[measure.name] ?? "--blue").slice(2)}`, "aria-hidden": "true" });
+    const ramp = h("span", { class: `ramp ${HUES[measure.side].slice(2)}`, "aria-hidden": "true" });
     replace(
       legend,
-      h("span", {}, percent(value(measure, ends[0]))),
+      h("span", {}, percent(value(ends[0]))),
       ramp,
       h(
         "span",
         {},
-        percent(value(measure, ends[1])) +
-          (ends[1] < 254 ? " and more" : "") +
+        percent(value(ends[1])) +
+          (ends[1] < levels ? " and more" : "") +
           (measure.scale === "log" ? " (log scale)" : ""),
       ),
     );

@@ -1,9 +1,9 @@
 // @ts-check
-/** What people wrote about a cell: patterns they found, and a note that saves itself. */
+/** What people wrote about a cell: the patterns they found, and a note that is saved while it is typed. */
 import * as data from "./data.js";
 import { h, replace } from "./dom.js";
 import { forget, keep, recall } from "./memory.js";
-import { failure } from "./parts.js";
+import { annotateHref, failure } from "./parts.js";
 import { counted, visible } from "./text.js";
 
 /** Notes and patterns. @param {data.Cell} cell @param {data.Run} run */
@@ -46,8 +46,8 @@ export function written(cell, run) {
           .flat(),
         run.live ? notebook(cell, note, `keyhole.note.${run.checksum}.${cell.address}`) : note && h("p", { class: "note" }, h("bdi", {}, visible(note))),
         run.live &&
-          cell.triggers.length > 2 &&
-          h("p", {}, h("a", { href: `#/annotate/L${cell.layer}/${cell.cell}` }, "Annotate its triggers")),
+          cell.triggers.length >= run.annotating.least &&
+          h("p", {}, h("a", { href: annotateHref(cell.layer, cell.cell) }, "Annotate its triggers")),
       );
     },
     (error) => replace(place, failure(error)),

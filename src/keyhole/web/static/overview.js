@@ -4,24 +4,24 @@ import { draw } from "./chart.js";
 import * as data from "./data.js";
 import { h, replace, whenSeen } from "./dom.js";
 import { cellMap } from "./map.js";
-import { cellHref, different, failure, line, telling, token } from "./parts.js";
-import { address, counted, visible, whole } from "./text.js";
+import { different, failure, line, telling, token } from "./parts.js";
+import { counted, visible, whole } from "./text.js";
 
 const CARDS = 6;
 const CARD_TRIGGERS = 3;
 
 /** @param {import("./app.js").Place} place */
 export async function render({ run, signal }) {
-  const { model } = run;
+  const { axis } = data;
   const body = h(
     "div",
     {},
     h("p", { class: "kicker" }, "What a model’s memories store"),
-    h("h1", {}, "The memories of ", h("bdi", {}, visible(model.name))),
+    h("h1", {}, "The memories of ", h("bdi", {}, visible(run.model.name))),
     h(
       "p",
       { class: "lead" },
-      `The feed-forward layers of this model hold ${whole(model.layers * model.cells)} memory cells. Each has a `,
+      `The feed-forward layers of this model hold ${whole(axis.length)} memory cells. Each has a `,
       h("b", { class: "key" }, "key"),
       ", which fires on some texts, and a ",
       h("b", { class: "value" }, "value"),
@@ -31,8 +31,8 @@ export async function render({ run, signal }) {
     section(
       "map",
       "All cells",
-      `A row is a layer, a column a cell. ${run.dead ? `${counted(run.dead, "cell")} never fired.` : ""}`,
-      async (place) => replace(place, cellMap(await data.map(), signal)),
+      `A row is a layer, a column is a cell. ${run.dead ? `${counted(run.dead, "cell")} never fired.` : ""}`,
+      async (place) => replace(place, cellMap(await data.map(), axis, signal)),
       signal,
     ),
     section("scanned", "What was scanned", "", (place) => replace(place, facts(run)), signal),
@@ -42,7 +42,7 @@ export async function render({ run, signal }) {
 }
 
 /**
- * A part of the page, filled in by itself; what goes wrong is said in its place.
+ * A part of the page that is filled when it comes into view. An error is shown in its place.
  * @param {string} id
  * @param {string} title
  * @param {string} lead
@@ -75,12 +75,12 @@ function section(id, title, lead, fill, signal) {
 /** @param {data.Run} run @param {AbortSignal} signal */
 function worth(run, signal) {
   const cards = run.worth.map((where) => {
-    const at = /** @type {{layer: number, cell: number}} */ (address(where));
+    const at = data.axis.find(where);
     const inside = h("div", { class: "inside" });
     const card = h(
       "a",
-      { class: "card", href: cellHref(at.layer, at.cell) },
-      h("span", { class: "cardhead" }, h("b", {}, where), h("span", {}, `layer ${at.layer} of ${run.model.layers}`)),
+      { class: "card", href: data.axis.href(at.layer, at.cell) },
+      h("span", { class: "cardhead" }, h("b", {}, where), h("span", {}, `layer ${data.axis.label(at.layer)} of ${data.axis.depth}`)),
       inside,
     );
     whenSeen(
@@ -154,10 +154,11 @@ function sketch(cell) {
 /** @param {data.Run} run */
 function facts(run) {
   const { model, corpus, config } = run;
+  const { axis } = data;
   /** @type {[string, string][]} */
   const rows = [
     ["Model", `${model.name} (${model.family})`],
-    ["Cells", `${model.layers} layers × ${whole(model.cells)} = ${whole(model.layers * model.cells)}`],
+    ["Cells", `${axis.depth} layers × ${axis.widths} = ${whole(axis.length)}`],
     ["Corpus", corpus.sources.join(", ")],
     [
       "Text",
@@ -178,7 +179,7 @@ function facts(run) {
 
 /** @param {HTMLElement} place @param {AbortSignal} signal */
 async function figures(place, signal) {
-  const { figures } = await data.figures();
+  const { figures, outcomes } = await data.figures();
   if (!figures.length) {
     replace(
       place,
@@ -187,7 +188,7 @@ async function figures(place, signal) {
     return;
   }
   const verdicts = figures.flatMap((figure) => figure.verdicts);
-  const tally = ["holds", "does not hold", "unclear"].map((outcome) => [
+  const tally = outcomes.map((outcome) => [
     badge(outcome),
     ` ${verdicts.filter((each) => each.verdict === outcome).length}  `,
   ]);
@@ -221,7 +222,7 @@ async function figures(place, signal) {
             h(
               "figcaption",
               {},
-              h("b", {}, `${figure.label}. `),
+              figure.label && h("b", {}, `${figure.label}. `),
               visible(figure.caption),
               figure.note && h("i", {}, ` ${capital(figure.note)}.`),
             ),
@@ -229,9 +230,11 @@ async function figures(place, signal) {
           h(
             "div",
             { class: "aside" },
-            h("h4", {}, "The paper"),
-            h("p", {}, visible(figure.finding)),
-            h("p", { class: "published" }, visible(figure.published)),
+            figure.paper && [
+              h("h4", {}, "The paper"),
+              h("p", {}, visible(figure.paper.finding)),
+              h("p", { class: "published" }, visible(figure.paper.published)),
+            ],
             figure.verdicts.length > 0 && h("h4", {}, "Here"),
             figure.verdicts.map((verdict) =>
               h(

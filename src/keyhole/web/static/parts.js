@@ -1,10 +1,8 @@
 // @ts-check
-/** Pieces of page that several pages show: tokens, bars, triggers, links to cells. */
+/** Parts that several pages show: tokens, bars, triggers, links to cells. */
 import * as data from "./data.js";
 import { append, h, replace, whenSeen } from "./dom.js";
-import { address, blank, bytes, even, number, visible } from "./text.js";
-
-/** @typedef {import("./data.js").Trigger} Trigger */
+import { blank, even, number, size, visible } from "./text.js";
 
 /**
  * A token on its own, its leading space shown.
@@ -20,15 +18,15 @@ export function token(piece, kind = "") {
 }
 
 /** @param {number} layer @param {number} cell */
-export const cellHref = (layer, cell) => `#/L${layer}/${cell}`;
-
-/** @param {number} layer @param {number} cell */
 export function cellLink(layer, cell) {
-  return h("a", { class: "address", href: cellHref(layer, cell) }, `L${layer}.${cell}`);
+  return h("a", { class: "address", href: data.axis.href(layer, cell) }, data.axis.address(layer, cell));
 }
 
+/** The link to the annotation of a cell. @param {number} layer @param {number} cell */
+export const annotateHref = (layer, cell) => data.axis.href(layer, cell).replace("#/", "#/annotate/");
+
 /**
- * A bar as long as a share of its room. Decoration: the number stands beside it.
+ * A bar whose length is a share of its room. It is decoration: the number stands beside it.
  * @param {number} share
  * @param {string} kind
  */
@@ -40,8 +38,8 @@ export function bar(share, kind) {
 
 /**
  * Tokens with numbers and bars.
- * @param {[string, number][]} said
- * @param {{kind: string, largest: number, shown?: number, mark?: Set<string>, format?: (value: number) => string}} options
+ * @param {data.Said[]} said
+ * @param {{kind: string, largest: number, shown?: number, mark?: Set<string>, format?: (value: number | null) => string}} options
  */
 export function saidList(said, { kind, largest, shown = said.length, mark, format = even }) {
   const items = said.map(([piece, value], i) =>
@@ -49,7 +47,7 @@ export function saidList(said, { kind, largest, shown = said.length, mark, forma
       "li",
       { hidden: i >= shown },
       token(piece, mark?.has(piece) ? "agrees" : ""),
-      bar(Math.abs(value) / largest, kind),
+      bar(size(value) / largest, kind),
       h("span", { class: "num" }, format(value)),
     ),
   );
@@ -72,7 +70,7 @@ export function saidList(said, { kind, largest, shown = said.length, mark, forma
 
 /**
  * The first tokens that differ in more than case and spaces.
- * @param {[string, number][]} said
+ * @param {data.Said[]} said
  * @param {number} count
  */
 export function different(said, count) {
@@ -88,13 +86,13 @@ export function different(said, count) {
 
 /**
  * A trigger as a line of text: what stands before, the last token boxed, the next token marked, what follows.
- * @param {Trigger} trigger
+ * @param {data.Trigger} trigger
  * @param {{largest?: number, top?: string | null, promoted?: Set<string>, before?: number, after?: number}} [options]
- *   largest: the coefficient that full shade stands for; top and promoted: the value's tokens; before, after: at most so many tokens
+ *   largest: the coefficient that full shade stands for; top and promoted: the value's tokens;
+ *   before, after: upper bounds on the tokens shown, if there are to be fewer than the answer has
  */
-export function line(trigger, { largest, top, promoted, before = 40, after = 8 } = {}) {
-  const { tokens, at } = trigger;
-  const shade = trigger.shade === undefined ? null : new Int8Array(bytes(trigger.shade).buffer);
+export function line(trigger, { largest, top, promoted, before = Infinity, after = Infinity } = {}) {
+  const { tokens, at, shade } = trigger;
   const begin = Math.max(0, at - before);
   const end = Math.min(tokens.length, at + 2 + after);
   /** @param {number} i @param {string} text */
@@ -102,8 +100,8 @@ export function line(trigger, { largest, top, promoted, before = 40, after = 8 }
     const span = h("span", {}, visible(text));
     if (shade && shade[i]) {
       span.className = shade[i] > 0 ? "warm" : "cold";
-      span.style.setProperty("--s", `${Math.round((Math.abs(shade[i]) / 127) * 100)}%`);
-      if (largest) span.title = `m = ${number((shade[i] / 127) * largest, 2)}`;
+      span.style.setProperty("--s", `${Math.round(Math.abs(shade[i]) * 100)}%`);
+      if (largest) span.title = `m = ${number(shade[i] * largest, 2)}`;
     }
     return span;
   };
@@ -139,8 +137,8 @@ export function line(trigger, { largest, top, promoted, before = 40, after = 8 }
 }
 
 /**
- * Those triggers first whose next token the value names, each of these tokens once before any comes twice.
- * @param {Trigger[]} triggers
+ * The triggers whose next token the value promotes come first: each such token once before any comes twice.
+ * @param {data.Trigger[]} triggers
  * @param {Set<string>} promoted
  */
 export function telling(triggers, promoted) {
@@ -164,7 +162,7 @@ export function telling(triggers, promoted) {
  * @param {{triggers?: number, promoted?: number}} [options]
  */
 export function preview(where, signal, { triggers = 1, promoted = 4 } = {}) {
-  const at = /** @type {{layer: number, cell: number}} */ (address(where));
+  const at = data.axis.find(where);
   const place = h("span", { class: "preview" }, " ");
   whenSeen(
     place,
@@ -196,7 +194,7 @@ export function preview(where, signal, { triggers = 1, promoted = 4 } = {}) {
 }
 
 /**
- * What went wrong, said where the reader looks.
+ * An error, shown where the reader looks.
  * @param {unknown} error
  */
 export function failure(error) {

@@ -4,7 +4,7 @@ import * as data from "./data.js";
 import { h, replace, whenSeen } from "./dom.js";
 import { added, asked, editList, remember } from "./edits.js";
 import { bar, cellLink, failure, saidList, token } from "./parts.js";
-import { number, percent } from "./text.js";
+import { number, percent, size } from "./text.js";
 
 const SHOWN = 3;
 const EXAMPLES = [
@@ -159,7 +159,7 @@ function result(found, again, signal) {
     ),
   );
   const { chosen } = found;
-  const largest = Math.max(...found.prediction.concat(found.original).map(([, p]) => p), 1e-9);
+  const largest = Math.max(...found.prediction.concat(found.original).map(([, p]) => p ?? 0), 1e-9);
   /** @param {data.Said[]} said */
   const bars = (said) => {
     const list = saidList(said, { kind: "say", largest, format: percent, mark: new Set([chosen.piece]) });
@@ -179,7 +179,8 @@ function result(found, again, signal) {
     });
     return list;
   };
-  const shift = chosen.logit - chosen.original_logit;
+  const [logit, original] = [chosen.logit ?? NaN, chosen.original_logit ?? NaN];
+  const shift = logit - original;
   return [
     h(
       "section",
@@ -211,7 +212,7 @@ function result(found, again, signal) {
         {},
         "Effects below are on ",
         token(chosen.piece, "agrees"),
-        `: p ${percent(chosen.original_p)}${found.edited ? ` → ${percent(chosen.p)}` : ""}, logit ${chosen.original_logit.toFixed(2)}${found.edited ? ` → ${chosen.logit.toFixed(2)} (${shift >= 0 ? "+" : ""}${number(shift, 2)})` : ""}. Choose another token above.`,
+        `: p ${percent(chosen.original_p)}${found.edited ? ` → ${percent(chosen.p)}` : ""}, logit ${original.toFixed(2)}${found.edited ? ` → ${logit.toFixed(2)} (${shift >= 0 ? "+" : ""}${number(shift, 2)})` : ""}. Choose another token above.`,
       ),
     ),
     h(
@@ -228,7 +229,7 @@ function layers(found, again, signal) {
   const rows = h("ol", { class: "layers" });
   const draw = () => {
     const largest = Math.max(
-      ...found.layers.flatMap((each) => each[asked.by].map((cell) => Math.abs(measure(cell)))),
+      ...found.layers.flatMap((each) => each[asked.by].map((cell) => size(measure(cell)))),
       1e-9,
     );
     replace(
@@ -243,7 +244,7 @@ function layers(found, again, signal) {
           {
             type: "button",
             class: "more",
-            "aria-label": `All cells of layer ${each.layer}`,
+            "aria-label": `All cells of layer ${data.axis.label(each.layer)}`,
             onclick: () => {
               cells.forEach((cell) => (cell.hidden = false));
               more.remove();
@@ -254,7 +255,7 @@ function layers(found, again, signal) {
         return h(
           "li",
           { class: before[0] === after[0] ? null : "changed" },
-          h("a", { class: "address", href: `#/L${each.layer}` }, `L${each.layer}`),
+          h("a", { class: "address", href: data.axis.href(each.layer) }, data.axis.layers[each.layer].layer),
           h("div", { class: "beforeafter" }, guess(each.before), h("span", { class: "soft" }, "→"), guess(each.after)),
           h("ul", { class: "contributions" }, cells),
           cells.length > SHOWN && more,
@@ -340,14 +341,14 @@ function contribution(layer, cell, largest, found, again, hidden, signal) {
     {
       type: "button",
       class: "plain off",
-      "aria-label": `Switch off L${layer}.${cell.cell}`,
+      "aria-label": `Switch off ${data.axis.address(layer, cell.cell)}`,
       title: "Switch off",
       disabled: edited,
       onclick: () => again({ edits: added(asked.edits, { layer, cell: cell.cell, scale: 0, positions: positions() }) }),
     },
     "⊘",
   );
-  const value = measure(cell);
+  const value = measure(cell) ?? 0;
   return h(
     "li",
     {
@@ -370,7 +371,7 @@ function says(layer, cell, signal) {
     place,
     async () => {
       const [said] = (await data.cell(layer, cell.cell).catch(() => null))?.values ?? [];
-      const piece = (cell.m < 0 ? said?.demoted : said?.promoted)?.[0]?.[0];
+      const piece = ((cell.m ?? 0) < 0 ? said?.demoted : said?.promoted)?.[0]?.[0];
       if (piece !== undefined) replace(place, token(piece));
     },
     signal,

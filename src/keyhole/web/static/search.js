@@ -1,9 +1,10 @@
 // @ts-check
-/** Search: a token → the values that promote it; a word or phrase → the cells whose triggers hold it; an address → there. */
+/** Search: a token → the values that promote it; a word or phrase → the cells whose triggers contain it; an address → the cell. */
+import { link, parse } from "./cells.js";
 import * as data from "./data.js";
 import { h, replace } from "./dom.js";
 import { bar, cellLink, failure, preview, token } from "./parts.js";
-import { address, counted, fnv1a, number, visible, whole, words } from "./text.js";
+import { counted, fnv1a, number, visible, whole, words } from "./text.js";
 
 const SHOWN = 20;
 const MOST_UNITS = 300;
@@ -58,9 +59,9 @@ export async function render({ run, query, signal }) {
         )
       : examples(),
   );
-  const at = address(asked);
-  if (at && at.layer < run.model.layers && (at.cell ?? 0) < run.model.cells) {
-    location.replace(`#/L${at.layer}${at.cell === null ? "" : `/${at.cell}`}`);
+  const address = parse(asked);
+  if (address && data.axis.locate(address)) {
+    location.replace(link(address));
     return { title: asked, body: h("div", {}, h("h1", {}, "Search"), h("p", {}, `To ${asked} …`)) };
   }
   if (asked.trim()) {
@@ -184,15 +185,15 @@ async function tokens(place, asked, wanted, run, signal) {
   );
 }
 
-/** @param {string} verb @param {string} piece @param {number[][]} cells @param {string} kind @param {AbortSignal} signal */
+/** @param {string} verb @param {string} piece @param {data.Speaker[]} cells @param {string} kind @param {AbortSignal} signal */
 function speakers(verb, piece, cells, kind, signal) {
   if (!cells.length) return h("p", {}, `No value has `, token(piece), ` among the tokens it ${verb}s most.`);
-  const largest = Math.max(...cells.map((each) => Math.abs(each[2])));
+  const largest = Math.max(...cells.map(({ logit }) => Math.abs(logit)), 1e-9);
   return h(
     "div",
     {},
     h("h3", {}, `${counted(cells.length, "value")} ${cells.length === 1 ? `${verb}s` : verb} `, token(piece)),
-    listed(cells, ([layer, cell, logit, rank]) =>
+    listed(cells, ({ layer, cell, logit, rank }) =>
       h(
         "li",
         {},
@@ -203,7 +204,7 @@ function speakers(verb, piece, cells, kind, signal) {
           bar(Math.abs(logit) / largest, kind),
           h("span", { class: "num soft small" }, `${number(logit)}, rank ${rank}`),
         ),
-        preview(`L${layer}.${cell}`, signal, { triggers: 1, promoted: 5 }),
+        preview(data.axis.address(layer, cell), signal, { triggers: 1, promoted: 5 }),
       ),
     ),
   );
@@ -258,12 +259,15 @@ export async function phrase(asked, run, tell, signal) {
   const first = units.slice(0, MOST_UNITS);
   /** @type {Map<number, number[]>} */
   const chunks = new Map();
-  for (const unit of first) chunks.set(Math.floor(unit / 64), [...(chunks.get(Math.floor(unit / 64)) ?? []), unit]);
+  for (const unit of first) {
+    const page = await data.page(unit);
+    chunks.set(page, [...(chunks.get(page) ?? []), unit]);
+  }
   /** @type {Map<string, Hit>} */
   const hits = new Map();
   let read = 0;
   for (const [chunk, wanted] of chunks) {
-    const page = (await data.units(chunk)).units;
+    const page = await data.units(chunk);
     if (signal.aborted) return;
     for (const unit of wanted) collect(hits, page[unit], asked.trim());
     read += wanted.length;
@@ -275,11 +279,11 @@ export async function phrase(asked, run, tell, signal) {
   if (!chunks.size) tell({ hits: [], units: 0, read: 0, unknown, done: true });
 }
 
-/** @param {Map<string, Hit>} hits @param {{text: string, cells: number[][]} | undefined} unit @param {string} asked */
+/** @param {Map<string, Hit>} hits @param {data.Unit | undefined} unit @param {string} asked */
 function collect(hits, unit, asked) {
   if (!unit) return;
   const find = finder(unit.text, asked);
-  for (const [layer, cell, end, sign] of unit.cells) {
+  for (const { layer, cell, end, sign } of unit.triggers) {
     const found = find(end);
     if (!found) continue;
     const name = `${layer}.${cell}.${sign}`;

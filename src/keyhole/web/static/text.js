@@ -56,16 +56,6 @@ export function bytes(base64) {
 }
 
 /**
- * `L12.345`, `12.345`, `l12/345` or `L12` → layer and cell.
- * @param {string} text
- * @returns {{layer: number, cell: number | null} | null}
- */
-export function address(text) {
-  const match = /^\s*(?:[Ll](\d{1,4})|(\d{1,4})(?=[./]))(?:[./](\d{1,7}))?\s*$/.exec(text);
-  return match && { layer: Number(match[1] ?? match[2]), cell: match[3] === undefined ? null : Number(match[3]) };
-}
-
-/**
  * A number in few digits, with a real minus.
  * @param {number | null | undefined} value
  * @param {number} digits
@@ -80,11 +70,17 @@ export function number(value, digits = 3) {
 
 /**
  * A number in three digits, zeros at the end kept, so that a column of them lines up.
- * @param {number} value
+ * @param {number | null | undefined} value
  */
 export function even(value) {
+  if (value === null || value === undefined) return "–";
   if (value === 0) return "0";
   return Math.abs(value) >= 1000 || Math.abs(value) < 1e-3 ? number(value) : value.toPrecision(3).replaceAll("-", "−");
+}
+
+/** The size of a number, whatever its sign; 0 if there is none. @param {number | null} value */
+export function size(value) {
+  return Math.abs(value ?? 0);
 }
 
 /** @param {number} value */

@@ -1,68 +1,83 @@
 // @ts-check
-/** The large answers travel packed, for an export is mostly those. Here they get their names back. */
+/** Undoes the packing of the large answers (web/pack.py): an export consists mostly of those. */
 
-/** A letter a shade: the middle one is 0, the ends are ∓127. */
-const SHADES = Array.from({ length: 92 }, (_, i) => String.fromCharCode(35 + i)).filter((letter) => letter !== "\\");
+/** @typedef {import("./cells.js").Cells} Cells */
+/** @typedef {import("../types.js").Packing} Packing */
+/** @typedef {import("../types.js").PackedCell} PackedCell */
+/** @typedef {import("../types.js").PackedTrigger} PackedTrigger */
+/** @typedef {import("../types.js").PackedHistogram} PackedHistogram */
 
 /**
- * @param {any[]} row
- * @returns {import("./data.js").Trigger}
+ * @typedef {{c: number, unit: number, position: number, count: number, tokens: string[], at: number, cut: [number, number], shade: number[] | null}} Trigger
+ *   c: the coefficient; at: where its last token is among the tokens; cut: tokens of the unit left out before and after;
+ *   shade: one number per token, from −1 to 1, if the run has them
+ * @typedef {{edges: number[], counts: number[], n: number}} Histogram
+ * @typedef {Omit<PackedCell, "triggers" | "negative" | "histogram"> & {triggers: Trigger[], negative: Trigger[], histogram: Histogram | null}} Cell
+ * @typedef {{layer: number, cell: number, logit: number, rank: number}} Speaker
+ * @typedef {Record<string, Speaker[]>} Speakers by token
+ * @typedef {{text: string, triggers: {layer: number, cell: number, end: number, sign: number}[]}} Unit
  */
-function trigger([c, unit, position, before, after, count, tokens, shades]) {
-  const shown = typeof tokens === "string" ? tokens.split("|") : tokens;
-  /** @type {import("./data.js").Trigger} */
-  const found = { c, unit, position, count, tokens: shown, at: position - before, cut: [before, after] };
-  if (shades !== undefined) {
-    const bytes = [...shades].map((letter) => Math.round(((SHADES.indexOf(letter) - 45) * 127) / 45) & 255);
-    found.shade = btoa(String.fromCharCode(...bytes));
-  }
-  return found;
+
+/** @param {PackedTrigger} row @param {Packing} packing @returns {Trigger} */
+function trigger([c, unit, position, before, after, count, tokens, shades], { separator, shades: letters }) {
+  const middle = (letters.length - 1) / 2;
+  return {
+    c: c ?? 0,
+    unit,
+    position,
+    count,
+    tokens: typeof tokens === "string" ? tokens.split(separator) : tokens,
+    at: position - before,
+    cut: [before, after],
+    shade: shades === null ? null : Array.from(shades, (letter) => letters.indexOf(letter) / middle - 1),
+  };
+}
+
+/** @param {PackedHistogram} packed @returns {Histogram} */
+function histogram({ edges: [from, to], counts, n }) {
+  const [lo, hi] = [from ?? 0, to ?? 0];
+  return { edges: Array.from({ length: counts.length + 1 }, (_, i) => lo + ((hi - lo) * i) / counts.length), counts, n };
+}
+
+/** @param {PackedCell} packed @param {Packing} packing @returns {Cell} */
+export function cell(packed, packing) {
+  const side = (/** @type {PackedTrigger[]} */ rows) => rows.map((row) => trigger(row, packing));
+  return {
+    ...packed,
+    triggers: side(packed.triggers),
+    negative: side(packed.negative),
+    histogram: packed.histogram && histogram(packed.histogram),
+  };
 }
 
 /**
- * @param {any} packed
- * @returns {import("./data.js").Cell}
- */
-export function cell(packed) {
-  const found = { ...packed, triggers: packed.triggers.map(trigger), negative: packed.negative.map(trigger) };
-  if (packed.histogram) {
-    const {
-      edges: [lo, hi],
-      counts,
-    } = packed.histogram;
-    const edges = Array.from({ length: counts.length + 1 }, (_, i) => lo + ((hi - lo) * i) / counts.length);
-    found.histogram = { ...packed.histogram, edges };
-  }
-  return found;
-}
-
-/**
- * @param {Record<string, Record<string, number[][]>>} packed
- * @param {number} cells cells in a layer
- * @returns {any} rows [layer, cell, logit, rank]
+ * @param {import("../types.js").Tokens} packed
+ * @param {Cells} cells
+ * @returns {{promoted: Speakers, demoted: Speakers}}
  */
 export function tokens(packed, cells) {
-  const side = (/** @type {Record<string, number[][]>} */ rows) =>
+  const side = (/** @type {Record<string, import("../types.js").Speaker[]>} */ rows) =>
     Object.fromEntries(
       Object.entries(rows).map(([token, list]) => [
         token,
-        list.map(([place, ...rest]) => [Math.floor(place / cells), place % cells, ...rest]),
+        list.map(([place, logit, rank]) => ({ ...cells.split(place), logit: logit ?? 0, rank })),
       ]),
     );
   return { promoted: side(packed.promoted), demoted: side(packed.demoted) };
 }
 
 /**
- * @param {{units: Record<string, {text: string, cells: number[][]}>}} packed
- * @param {number} cells cells in a layer
- * @returns {{units: Record<string, {text: string, cells: number[][]}>}} rows [layer, cell, end, sign]
+ * @param {import("../types.js").Units} packed
+ * @param {Cells} cells
+ * @returns {Record<string, Unit>} by number
  */
 export function units(packed, cells) {
-  const rows = (/** @type {number[][]} */ list) =>
-    list.map(([place, end, sign]) => [Math.floor(place / cells), place % cells, end, sign ?? 1]);
-  return {
-    units: Object.fromEntries(
-      Object.entries(packed.units).map(([unit, held]) => [unit, { text: held.text, cells: rows(held.cells) }]),
-    ),
-  };
+  const side = (/** @type {import("../types.js").Held[]} */ rows, /** @type {number} */ sign) =>
+    rows.map(([place, end]) => ({ ...cells.split(place), end, sign }));
+  return Object.fromEntries(
+    Object.entries(packed.units).map(([number, { text, cells: positive, negative }]) => [
+      number,
+      { text, triggers: [...side(positive, 1), ...side(negative, -1)] },
+    ]),
+  );
 }

@@ -1,0 +1,347 @@
+"""What an analysis is: one record, written in one file, that everything else reads.
+
+A record says which question is asked of a run, what the columns of its table mean, what it needs, how the rows are made, and
+how they are shown: figures, claims, and what the explorer shows of every cell. Tables, report, explorer, documentation and
+commands read the records (`registry.py` lists them), so a new analysis is one file and one line in that list.
+
+Nothing here draws or imports a model. A figure is data (which column is drawn how) that `views/figures.py` turns into a chart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from ..cells import Cells
+from ..store.run import Run
+from ..store.tables import Column as Column
+from ..store.tables import Fact as Fact
+from ..store.tables import Row as Row
+from ..store.tables import Schema
+from ..store.values import Values
+
+Rows = Sequence[Row]
+Facts = Mapping[str, Fact]
+Begin = Callable[[int], Callable[[int], None]]
+"""Progress: told how much work there is, it returns a function that is told how much more of it is done."""
+
+PARTS = KEYS, VALUES, OUTPUT = "Keys", "Values", "From cells to predictions"
+"""The parts of the report, in order. A part that is not named here comes after these."""
+
+NEEDS = {
+    "model": "the model",
+    "head": "the model's final norm and unembedding",
+    "values": "what every value says, read through the first lens",
+    "lenses": "what every value says, read through each lens of `--lens`",
+    "prefixes": "held-out prefixes",
+    "states": "what every layer does at their end",
+    "cells": "the number of random cells per layer (`--cells`)",
+    "seed": "the seed of random choices (`--seed`)",
+    "begin": "a way to report progress",
+}
+"""What an analysis can ask for: the names of the keyword arguments that its function is called with."""
+HELD_OUT = {"prefixes", "states"}
+"""The needs that are made from held-out text."""
+
+
+# What an analysis finds
+
+
+class Found(NamedTuple):
+    """What an analysis found: the rows of its table, and what it knows beyond them."""
+
+    rows: list[Row]
+    facts: dict[str, Fact] = {}  # noqa: RUF012 - a default that nobody changes
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What judging and drawing need to know of the run itself."""
+
+    cells: Cells
+    vocabulary: int
+    signed: bool
+
+    @property
+    def layers(self) -> int:
+        return len(self.cells.layers)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What one analysis found on one run, read back."""
+
+    rows: list[Row]
+    facts: Facts
+    shape: Shape
+
+
+# Claims
+
+Outcome = Literal["holds", "does not hold", "unclear"]
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+
+
+@dataclass(frozen=True)
+class Effect:
+    """The number that a verdict rests on."""
+
+    value: float
+    lo: float | None = None
+    """the lower end of its 95 % interval, if it has one"""
+    hi: float | None = None
+    against: float | None = None
+    """the value it is compared with"""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim, judged on one run."""
+
+    outcome: Outcome
+    test: str
+    evidence: str
+    effect: Effect | None = None
+    claim: str = ""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement about a model that numbers can confirm or refute."""
+
+    statement: str
+    judge: Callable[[Measurement], Verdict]
+
+    def weigh(self, measurement: Measurement) -> Verdict:
+        return replace(self.judge(measurement), claim=self.statement)
+
+
+# Figures
+
+Colour = Literal["ink", "quiet", "faint", "blue", "orange", "green", "sky", "red"]
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line over the layers: one column of the rows that `where` selects."""
+
+    name: str
+    y: str
+    band: tuple[str, str] | Literal["wilson"] | None = None
+    """the columns of its interval; `wilson`: the interval of a rate over `n`"""
+    outer: tuple[str, str] | None = None
+    """the columns of a second, wider and fainter band"""
+    colour: Colour = "blue"
+    where: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A dashed line to compare with: a column of the rows that `where` selects, or a number that is the same in every layer."""
+
+    name: str
+    value: str | float | Callable[[Shape], float]
+    colour: Colour = "quiet"
+    where: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Lines:
+    """A chart over the layers. Formats are those of d3."""
+
+    y_title: str
+    series: Sequence[Series] | Callable[[Rows], Sequence[Series]]
+    """given as a function if they depend on what the table holds"""
+    baselines: Sequence[Baseline] | Callable[[Rows], Sequence[Baseline]] = ()
+    format: str = "%"
+    tooltip: str = ".1%"
+    low: float | None = None
+    """where the y axis begins"""
+    high: float | Callable[[Shape], float] | None = None
+    log: bool = False
+
+
+@dataclass(frozen=True)
+class Bins:
+    """A rate per bin of another number: each bin as wide as it is, with Wilson's interval."""
+
+    x_title: str
+    x_name: str
+    """the same in one word"""
+    y_title: str
+    noun: str
+    """what a bin holds, in the plural"""
+    lo: str
+    hi: str
+    """columns: where each bin begins and ends"""
+    y: str
+    name: str
+    overall: str
+    """the name of the baseline, which is the rate over all bins"""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One share of a stacked bar."""
+
+    name: str
+    y: str
+    colour: Colour
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Shares that sum to 1, stacked, per layer. A whisker shows the interval of the sum of the first `whisker` parts."""
+
+    y_title: str
+    parts: tuple[Part, ...]
+    whisker: int
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A column of a listing, and how its values are shown. A trigger is shown as text, its last token marked."""
+
+    title: str
+    kind: Literal["address", "token", "number", "percent", "trigger", "text"]
+    digits: int | None = None
+    """digits after the point; None: as many as matter"""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A table in the report, made of the rows and the run."""
+
+    columns: tuple[Shown, ...]
+    rows: Callable[[Run, Rows], list[list[Any]]]
+    noun: str
+    """what a row is, in the plural"""
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Cells from the lowest to the highest layers with their strongest triggers. Needs no table."""
+
+    cells: int
+    triggers: int
+
+
+Mark = Lines | Bins | Stack | Listing | Examples
+
+
+@dataclass(frozen=True)
+class Paper:
+    """What the paper found, in our words, and the number it published."""
+
+    finding: str
+    published: str
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure or a table of the report, with the claims that it supports."""
+
+    name: str
+    title: str
+    caption: str
+    mark: Mark
+    label: str = ""
+    """`Figure 3`, `Table 2`: the paper's number. What the paper does not have is numbered S."""
+    claims: tuple[Claim, ...] = ()
+    paper: Paper | None = None
+    columns: tuple[str, ...] = ()
+    """the columns of the table that are listed below the chart; all of them if none is named"""
+    aside: Callable[[Measurement], str] | None = None
+    """makes a further sentence of the caption from what was found"""
+
+    @property
+    def is_chart(self) -> bool:
+        return isinstance(self.mark, Lines | Bins | Stack)
+
+    @property
+    def anchor(self) -> str:
+        return (self.label or self.name).lower().replace(" ", "-")
+
+
+# Cells
+
+
+@dataclass(frozen=True)
+class CellMeasure:
+    """A number for every cell, which colours the explorer's map and is shown with the cell."""
+
+    name: str
+    title: str
+    side: Literal["key", "value"]
+    """what it says something about"""
+    measure: Callable[[Run, Values | None], npt.NDArray[np.floating[Any]] | None]
+    """[cells] from the run and what its values say through the first lens (None if they were not read). NaN for a cell
+    without a number; None if the run lacks what the measure is made from"""
+    log: bool = False
+    """shown on a logarithmic scale"""
+
+
+# The record
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """One question asked of a run. `rows` fills a table; `fill` stores something else in the run."""
+
+    name: str
+    """of the table, and in `analyze --only`"""
+    question: str
+    part: str
+    """of the report"""
+    order: int = 100
+    """its place in that part; the paper's have the number of their first figure"""
+    method: str = ""
+    """how it is measured, as far as the columns do not say it"""
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    facts: Mapping[str, Column] = field(default_factory=dict)
+    """what is known of the table as a whole, by key"""
+    needs: tuple[str, ...] = ()
+    rows: Callable[..., Found] | None = None
+    """called with the run and, by name, with what it needs"""
+    fill: Callable[..., None] | None = None
+    """called in the same way"""
+    is_filled: Callable[[Run], bool] | None = None
+    """whether what `fill` stores is there"""
+    note: Callable[[Facts], str] | None = None
+    """makes the sentence that is shown with the table from its facts"""
+    figures: tuple[Figure, ...] = ()
+    measures: tuple[CellMeasure, ...] = ()
+
+    @property
+    def schema(self) -> Schema:
+        return Schema(self.name, self.columns, self.facts)
+
+    @property
+    def needs_held_out(self) -> bool:
+        return not HELD_OUT.isdisjoint(self.needs)
+
+    def describe(self, facts: Facts) -> str:
+        """The note of its table; nothing if no facts were stored."""
+        return self.note(facts) if self.note and facts else ""
+
+
+# What several records share
+
+
+def present(rows: Rows, *columns: str) -> list[Row]:
+    """Rows that have a number in every column asked for."""
+    return [row for row in rows if all(row[c] is not None and not np.isnan(row[c]) for c in columns)]
+
+
+def main_lens(rows: Rows) -> str | None:
+    """The lens that verdicts and figures read: the paper's, or else the first there is."""
+    lenses = [str(row["lens"]) for row in rows]
+    return "raw" if "raw" in lenses else lenses[0] if lenses else None
+
+
+def lens_note(facts: Facts) -> str:
+    return f"through the lens '{facts['lens']}'"

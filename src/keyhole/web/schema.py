@@ -1,0 +1,603 @@
+"""The explorer's data contract: every request and every answer as a type, written once.
+
+contract.py and live.py build these types, answers.py encodes them, export/site.py writes the same bytes as files, openapi.py
+describes them, and typedefs.py turns them into web/types.d.ts, which the page's JavaScript is checked against. A field is
+added, renamed or removed here and nowhere else.
+
+The library is msgspec: one wheel of 0.2 MB without dependencies that builds, encodes, validates (`decode`) and describes (JSON
+Schema 2020-12, the dialect of OpenAPI 3.1) the same types. Its encoder is faster than `json`, so a typed answer costs no
+more than a dict did. Pydantic does the same with 10 MB and a slower start. TypedDict has neither validation nor a JSON
+Schema: both would have to be written by hand.
+
+A `Row` travels as a JSON array of its fields: an export consists mostly of those.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType, field
+
+from .. import cells
+from ..store import annotations as people
+
+Count = Annotated[int, Meta(ge=0)]
+Number = float | None
+"""null: the number is not finite, or there is none"""
+Address = Annotated[str, Meta(pattern=f"^{cells.ADDRESS.pattern}$")]
+Said = tuple[str, Number]
+"""a token, with its logit or probability"""
+ById = Annotated[str, Meta(pattern="^[0-9]+$")]
+"""a token or unit by its number, as a key of an object"""
+PatternKind = Literal["shallow", "semantic"]
+
+
+class Record(Struct, forbid_unknown_fields=True):
+    """A JSON object of these fields and no others."""
+
+
+class Row(Struct, array_like=True, forbid_unknown_fields=True):
+    """A JSON array of these fields, in this order."""
+
+
+# data/run.json
+
+
+class Layer(Record):
+    """A layer on the axis of cells (`Cells.as_json`)."""
+
+    layer: Annotated[str, Meta(pattern=f"^{cells.LAYER.pattern}$")]
+    offset: Count
+    """the place of its first cell"""
+    width: Annotated[int, Meta(ge=1)]
+    """cells of the layer, or of each of its experts"""
+    experts: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
+
+
+class AboutModel(Record):
+    name: str
+    family: str
+    signed: bool
+    """whether coefficients can be negative"""
+
+
+class AboutCorpus(Record):
+    sources: list[str]
+    documents: Count
+    units: Count
+    tokens: Count
+    distinct_prefixes: Count
+    scanned_prefixes: Count
+
+
+class AboutConfig(Record):
+    top: Count
+    per: str
+    unit: str
+    context: Count
+
+
+class Packing(Record):
+    """How the large answers are packed."""
+
+    page: Count
+    """tokens, and units, per answer"""
+    separator: str
+    """stands between tokens that are joined to one string"""
+    shades: str
+    """one letter per shade, from −1 to 1"""
+
+
+class Annotating(Record):
+    """What an annotation may be."""
+
+    name: str
+    """pattern of an annotator's name"""
+    least: Count
+    """triggers in which a pattern must recur"""
+    patterns: Count
+    description: Count
+    note: Count
+    kinds: list[PatternKind]
+
+
+class About(Record):
+    """What was scanned."""
+
+    keyhole: str
+    live: bool
+    checksum: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    model: AboutModel
+    layers: list[Layer]
+    corpus: AboutCorpus
+    config: AboutConfig
+    lenses: list[str]
+    lens: str | None
+    """the lens of a layer's columns and of the search"""
+    shading: bool
+    worth: list[Address]
+    """cells to begin with"""
+    words: Count
+    """answers over which the words are distributed"""
+    dead: Count
+    packing: Packing
+    annotating: Annotating
+
+
+# data/map.json, figures.json, vocabulary.json
+
+
+class Measure(Record):
+    """A measure of every cell, quantized to one byte per cell."""
+
+    name: str
+    title: str
+    side: Literal["key", "value", "people"]
+    """what it measures"""
+    lo: Number
+    hi: Number
+    scale: Literal["linear", "log"]
+    data: Annotated[str, Meta(extra_json_schema={"contentEncoding": "base64"})]
+    kinds: list[str] | UnsetType = UNSET
+    """names of the levels, if they are names and not numbers"""
+
+
+class CellMap(Record):
+    """Every cell, one byte per measure."""
+
+    levels: Count
+    """the byte that stands for `hi`; 0 stands for `lo`"""
+    unknown: Count
+    """the byte of a cell without a number"""
+    shown: str
+    """the measure to begin with"""
+    measures: list[Measure]
+
+
+class Verdict(Record):
+    claim: str
+    verdict: str
+    why: str
+    test: str
+
+
+class Paper(Record):
+    """What the paper found, and the number it published."""
+
+    finding: str
+    published: str
+
+
+class Figure(Record):
+    """A figure of the report."""
+
+    name: str
+    label: str
+    title: str
+    caption: str
+    note: str
+    spec: dict[str, Any]
+    """the chart, in Vega-Lite"""
+    paper: Paper | None
+    """null: the figure is not in the paper"""
+    verdicts: list[Verdict]
+
+
+class Figures(Record):
+    """The figures of the analyses, with the claims they support."""
+
+    outcomes: list[str]
+    """the outcomes of a claim that are counted"""
+    figures: list[Figure]
+
+
+class Vocabulary(Record):
+    """The tokens, by their numbers."""
+
+    pieces: list[str]
+
+
+# data/layers/….json
+
+
+class Columns(Record):
+    """One list per measure, one entry per cell. The last four are there if the values were read."""
+
+    active: list[Number]
+    max: list[Number]
+    min: list[Number]
+    trigger: list[str | None]
+    last: list[str | None]
+    next: list[str | None]
+    dead: list[Literal[0, 1]]
+    promotes: list[list[str]] | UnsetType = UNSET
+    agreement: list[Number] | UnsetType = UNSET
+    max_prob: list[Number] | UnsetType = UNSET
+    norm: list[Number] | UnsetType = UNSET
+
+
+class LayerCells(Record):
+    """The cells of a layer, one column per measure."""
+
+    layer: Count
+    columns: Columns
+
+
+# data/cells/….json
+
+
+class CellStats(Record):
+    n: Count
+    active: Count
+    mean: Number
+    std: Number
+    max: Number
+    min: Number
+
+
+class PackedHistogram(Record):
+    """Counts in bins of equal width between two edges."""
+
+    edges: tuple[Number, Number]
+    counts: list[Count]
+    n: Count
+
+
+class PackedTrigger(Row):
+    """A trigger: an export consists mostly of these."""
+
+    c: Number
+    unit: Count
+    position: Count
+    before: Count
+    """tokens of the unit that are left out before those shown"""
+    after: Count
+    count: Count
+    """how often the prefix occurs in the corpus"""
+    tokens: str | list[str]
+    """the tokens shown: joined, or a list if one of them contains the separator"""
+    shades: str | None
+    """one letter per token; null if the run has no shading"""
+
+
+class Agreement(Record):
+    token: str
+    hits: Count
+    of: Count
+
+
+class Value(Record):
+    """A cell's value, read through one lens."""
+
+    lens: str
+    norm: Number
+    max_prob: Number
+    entropy: Number
+    promoted: list[Said]
+    demoted: list[Said]
+    agreement: Agreement | None
+    negative_agreement: Agreement | None
+    rank: Count | None
+
+
+class PackedCell(Record):
+    """A cell."""
+
+    address: Address
+    layer: Count
+    cell: Count
+    dead: bool
+    stats: CellStats
+    histogram: PackedHistogram | None
+    triggers: list[PackedTrigger]
+    negative: list[PackedTrigger]
+    values: list[Value]
+    similar_keys: list[tuple[Address, Count]]
+    similar_values: list[tuple[Address, Number]]
+
+
+# data/tokens/….json, words/….json, units/….json
+
+
+class Speaker(Row):
+    """A cell whose value promotes or demotes a token."""
+
+    place: Count
+    logit: Number
+    rank: Annotated[int, Meta(ge=1)]
+
+
+class Tokens(Record):
+    """Whose values promote and demote the tokens of a page."""
+
+    promoted: dict[ById, list[Speaker]]
+    demoted: dict[ById, list[Speaker]]
+
+
+class Words(Record):
+    """Units with triggers, by word."""
+
+    words: dict[str, list[Count]]
+
+
+class Held(Row):
+    """A trigger in a unit."""
+
+    place: Count
+    end: Count
+    """characters of the unit's text up to and including the trigger's last token"""
+
+
+class Unit(Record):
+    text: str
+    cells: list[Held]
+    negative: list[Held]
+
+
+class Units(Record):
+    """A page of units: their text, and whose triggers they hold."""
+
+    units: dict[ById, Unit]
+
+
+# Annotations and notes
+
+LayerNumber = Annotated[int, Meta(ge=0, extra_json_schema={"x-below": "layers"})]
+"""openapi.py replaces `x-below` by the bound of the run that is served"""
+CellNumber = Annotated[int, Meta(ge=0, extra_json_schema={"x-below": "cells"})]
+Saved = Annotated[bool, Meta(extra_json_schema={"const": True})]
+
+
+class Pattern(Record):
+    triggers: Annotated[list[Count], Meta(min_length=people.LEAST, extra_json_schema={"uniqueItems": True})]
+    description: Annotated[str, Meta(min_length=1, max_length=people.DESCRIPTION)]
+    kind: PatternKind
+
+
+class Annotation(Record):
+    """What one annotator says about one cell."""
+
+    annotator: Annotated[str, Meta(pattern=f"^{people.NAME.pattern}$")]
+    layer: LayerNumber
+    cell: CellNumber
+    patterns: Annotated[list[Pattern], Meta(max_length=people.PATTERNS)]
+    skipped: bool = False
+
+
+class Note(Record):
+    layer: LayerNumber
+    cell: CellNumber
+    text: Annotated[str, Meta(max_length=people.NOTE)]
+
+
+class Annotations(Record):
+    """What people found, and their notes."""
+
+    annotations: list[Annotation]
+    notes: dict[Address, str]
+
+
+class SavedAnnotation(Record):
+    saved: Saved
+    annotation: Annotation
+
+
+class SavedNote(Record):
+    saved: Saved
+    note: Note
+
+
+# The model
+
+
+class Limits(Record):
+    """What one request may hold."""
+
+    prompt_tokens: Count
+    edits: Count
+    prompt_characters: Count
+    positions: Count
+    """of all edits together; one edit has at most `prompt_tokens`"""
+
+
+LIMITS = Limits(prompt_tokens=512, edits=256, prompt_characters=20_000, positions=16_384)
+
+
+class Status(Record):
+    """Whether the model is loaded, and what a prompt may be."""
+
+    model: str
+    loaded: bool
+    limits: Limits
+
+
+Position = Annotated[int, Meta(ge=0, le=LIMITS.prompt_tokens - 1)]
+Positions = Annotated[
+    list[Position], Meta(min_length=1, max_length=LIMITS.prompt_tokens, extra_json_schema={"uniqueItems": True})
+]
+
+
+class Edit(Record):
+    """A cell's coefficient, multiplied by `scale`."""
+
+    layer: LayerNumber
+    cell: CellNumber
+    scale: float
+    positions: Positions | None = None
+    """null: everywhere"""
+
+
+Edits = Annotated[list[Edit], Meta(max_length=LIMITS.edits)]
+
+
+class AskPrompt(Record):
+    text: Annotated[str, Meta(min_length=1, max_length=LIMITS.prompt_characters)]
+    position: Count | None = None
+    token: str | None = None
+    edits: Edits = field(default_factory=list)
+
+
+class AskEdits(Record):
+    edits: Edits
+
+
+class EditedModel(Record):
+    fingerprint: str
+    layers: Count
+    cells: Count | list[Count]
+    """per layer: one number, or a list if layers differ"""
+
+
+class EditsFile(Record):
+    """The file that `keyhole.load(edits=…)` takes."""
+
+    keyhole: Literal[1]
+    model: EditedModel
+    edits: list[Edit]
+
+
+class Contribution(Record):
+    """What a cell adds at the position."""
+
+    cell: Count
+    m: Number
+    strength: Number
+    effect: Number
+
+
+class PromptLayer(Record):
+    layer: Count
+    before: list[Said]
+    after: list[Said]
+    strongest: list[Contribution]
+    effective: list[Contribution]
+
+
+class Chosen(Record):
+    """The token the effects are on."""
+
+    piece: str
+    logit: Number
+    p: Number
+    original_logit: Number
+    original_p: Number
+
+
+class Prompt(Record):
+    """A text, read through the model."""
+
+    tokens: list[str]
+    position: Count
+    token: str
+    edited: bool
+    prediction: list[Said]
+    original: list[Said]
+    chosen: Chosen
+    layers: list[PromptLayer]
+
+
+# Errors
+
+Code = Literal[
+    "bad_host",
+    "bad_json",
+    "bad_request",
+    "busy",
+    "failed",
+    "no_model",
+    "no_token",
+    "not_allowed",
+    "not_found",
+    "not_json",
+    "not_possible",
+    "refused",
+    "run_changed",
+    "run_gone",
+    "too_large",
+    "too_long",
+    "too_slow",
+    "wrong_host",
+    "wrong_origin",
+    "wrong_value",
+]
+
+
+class Problem(Record):
+    code: Code
+    message: str
+    detail: dict[str, Any]
+
+
+class Error(Record):
+    """Every error has this shape."""
+
+    error: Problem
+
+
+# Addresses
+
+
+@dataclass(frozen=True)
+class Data:
+    """An address below data/."""
+
+    answer: type[Record]
+    numbers: tuple[str, ...] = ()
+    """what its numbers count"""
+
+
+DATA = {
+    "run": Data(About),
+    "map": Data(CellMap),
+    "figures": Data(Figures),
+    "vocabulary": Data(Vocabulary),
+    "annotations": Data(Annotations),
+    "layers": Data(LayerCells, ("layer",)),
+    "cells": Data(PackedCell, ("layer", "cell")),
+    "tokens": Data(Tokens, ("page",)),
+    "words": Data(Words, ("bucket",)),
+    "units": Data(Units, ("page",)),
+}
+"""`cells`: /data/cells/{layer}/{cell}.json"""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An address below api/: the server's alone."""
+
+    method: Literal["get", "post"]
+    path: str
+    summary: str
+    answer: type[Record]
+    asked: type[Record] | None = None
+    errors: tuple[str, ...] = ()
+    """statuses that only this operation answers with"""
+
+
+API = (
+    Operation("get", "status", "Whether the model is loaded, and what a prompt may be.", Status),
+    Operation("get", "annotations", "What people found, and their notes.", Annotations),
+    Operation(
+        "post",
+        "annotations",
+        "Save what one annotator says about one cell; the newest counts.",
+        SavedAnnotation,
+        Annotation,
+    ),
+    Operation("post", "notes", "Save a note on a cell; an empty one removes it.", SavedNote, Note),
+    Operation("post", "prompt", "Read a text through the model.", Prompt, AskPrompt, ("429", "500", "503")),
+    Operation("post", "edits", "Edits as the file that keyhole.load takes.", EditsFile, AskEdits, ("429", "503")),
+)
+
+TYPES: tuple[type[Record], ...] = tuple(
+    dict.fromkeys(
+        [
+            *(each.answer for each in DATA.values()),
+            *(each.answer for each in API),
+            *(each.asked for each in API if each.asked),
+            Error,
+        ]
+    )
+)
+"""everything that is asked and answered"""
