@@ -30,8 +30,7 @@ from keyhole.models.model import Model
 from keyhole.models.proof import prove
 from keyhole.store import annotations, shading, values
 from keyhole.uses import prompt
-from keyhole.views import notebook
-from keyhole.views import text as show
+from keyhole.views import notebook, terminal
 from keyhole.views.report import write as report
 from keyhole.web.contract import Explorer, NotThere
 
@@ -313,11 +312,11 @@ def test_a_scan_of_the_edited_model(tmp_path: Path, text: Path) -> None:
 
 def test_terminal_notebook_and_report(analysed: tuple[keyhole.Run, Model], tmp_path: Path) -> None:
     run, _ = analysed
-    console = show.console()
+    console = terminal.console()
     with console.capture() as shown:
-        console.print(show.info(run))
-        console.print(show.cell(run["L1.23"]))
-        console.print(show.token(values.Values(run, "raw"), 40, 10**6))
+        console.print(terminal.info(run))
+        console.print(terminal.cell(run["L1.23"]))
+        console.print(terminal.token(values.Values(run, "raw"), 40, 10**6))
     said = shown.get()
     assert "3 layers × 11 to 24 cells = 52" in said
     assert "L1.23" in said
@@ -350,18 +349,19 @@ def test_the_explorers_answers(analysed: tuple[keyhole.Run, Model]) -> None:
         assert columns["max"] == pytest.approx(run.layer(layer).stats.max.tolist(), rel=1e-3, abs=1e-30)
         with pytest.raises(NotThere):
             explorer.answer(f"cells/{layer}/{width}.json")
-    assert found["run.json"]["model"]["cells"] == found["map.json"]["cells"] == list(WIDTHS)
+    assert found["run.json"]["layers"] == run.manifest["model"]["cells"]
     for measure in found["map.json"]["measures"]:
         assert len(base64.b64decode(measure["data"])) == len(PLACES)
     held = Counter(
-        (unit, place)
+        (negative, unit, place)
         for path, page in found.items()
         if path.startswith("units/")
         for unit, text in page["units"].items()
-        for place, *_ in text["cells"]
+        for negative, side in ((False, text["cells"]), (True, text["negative"]))
+        for place, _ in side
     )
     truth = Counter(
-        (str(trigger.unit), place)
+        (negative, str(trigger.unit), place)
         for place, at in enumerate(PLACES)
         for negative in (False, True)
         for trigger in run.triggers(*at, negative=negative)
@@ -378,7 +378,7 @@ def test_annotations_and_the_export(analysed: tuple[keyhole.Run, Model], tmp_pat
     annotations.save_note(run, {"layer": 2, "cell": 16, "text": "the last one"})
     with pytest.raises(UsageError, match="There is no cell L2.17"):
         annotations.save_note(run, {"layer": 2, "cell": 17, "text": "none"})
-    assert annotations.notes(run) == {"L2.16": "the last one"}
+    assert annotations.read_notes(run) == {"L2.16": "the last one"}
     export.export(run, tmp_path / "site")
     written = {path.relative_to(tmp_path / "site" / "data").as_posix() for path in (tmp_path / "site").rglob("*.json")}
     assert {path for path in written if path.startswith("cells/")} == {f"cells/{a}/{b}.json" for a, b in PLACES}
