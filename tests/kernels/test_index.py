@@ -422,14 +422,14 @@ def test_a_batched_scan_on_the_card_equals_brute_force_on_the_same_coefficients(
     tokens: list[np.ndarray] = []
     update = GpuIndex.update
 
-    def spy(self: GpuIndex, layer: int, x: torch.Tensor, batch: Rows, tokens: torch.Tensor | None = None) -> None:
+    def spy(self: GpuIndex, layer: int, x: torch.Tensor, batch: Rows, routed: torch.Tensor | None = None) -> None:
         begin, end, first = batch.table.numpy()
         column = np.arange(x.shape[1])
         new = (column >= begin[:, None]) & (column < end[:, None])
         seen[layer].append(x.float().cpu().numpy()[new])
         if layer == 0:
             tokens.append((first[:, None] + column)[new])
-        update(self, layer, x, batch, tokens)
+        update(self, layer, x, batch, routed)
 
     monkeypatch.setattr(GpuIndex, "update", spy)
     monkeypatch.setattr(runner, "warm_up", lambda *args: None)  # its windows are not the corpus's
