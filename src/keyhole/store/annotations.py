@@ -19,6 +19,7 @@ import numpy as np
 
 from ..errors import UsageError
 from . import layout as store
+from . import lines
 from .run import Run
 
 PATTERN_KINDS: tuple[Literal["shallow", "semantic"], ...] = ("shallow", "semantic")
@@ -141,7 +142,7 @@ def save(run: Run, value: Any) -> Annotation:
 
 
 def _add(run: Run, file: tuple[str, ...], record: dict[str, Any]) -> None:
-    store.append_line(run.path, file, record | {"at": _now()}, run.manifest["checksum"])
+    lines.append_line(run.path, file, record | {"at": _now()}, run.manifest["checksum"])
 
 
 def _now() -> str:
@@ -159,7 +160,7 @@ def _read_annotations(run: Run) -> tuple[list[Annotation], int]:
     damaged = 0
     folder = store.annotations_folder(run.path)
     for file in sorted(folder.glob("*.jsonl")) if not folder.is_symlink() else ():
-        for record in store.read_lines(file):
+        for record in lines.read_lines(file):
             try:
                 annotation = parse(run, record)
             except UsageError:
@@ -191,7 +192,7 @@ def _read_notes(run: Run) -> tuple[dict[str, str], int]:
     """The notes, and the number of damaged lines."""
     found: dict[tuple[int, int], str] = {}
     damaged = 0
-    for record in store.read_lines(store.notes_file(run.path)):
+    for record in lines.read_lines(store.notes_file(run.path)):
         try:
             known = _fields(record, "a note", ("layer", "cell", "text"), ("at",))
             layer, cell, _ = _cell(run, known)

@@ -1,32 +1,33 @@
 """The run directory. This is the only module that knows its file names.
 
-    manifest.json               what was scanned, how, with what; size and sha256 of every file of the scan
-    log.json                    when, how long: what two runs of the same scan do not share; the signature of the user who made it
-    tokenizer.json              to read the tokens back
-    tokens.npy                  the corpus, once; unit_offsets, unit_documents, unit_starts say where each unit stands
-    repeated_tokens.npy         prefixes that occur more than once (token index of the first), repeated_counts: how often
-    coefficients.npy            [cells, top] with units.npy and positions.npy; *_negative for the other side
-    active.npy sums.npy extremes.npy    [cells, …] what the statistics are made of
+    manifest.json               what was scanned, with which model and options; size and sha256 of every file of the scan
+    log.json                    time, machine, duration: what differs between two runs of the same scan; the signature of its maker
+    tokenizer.json              turns token ids into text
+    tokens.npy                  the token ids of the corpus; unit_offsets, unit_documents and unit_starts say where each unit is
+    repeated_tokens.npy         prefixes that occur more than once, by the token index of the first; repeated_counts: how often
+    coefficients.npy            [cells, top] the triggers, with units.npy and positions.npy; *_negative: those below zero
+    active.npy sums.npy extremes.npy    [cells, …] the statistics are computed from these
 
-Arrays have the axis of cells first, layer by layer; the manifest says how many cells each layer has (`cells.py`).
+The first axis of these arrays is the axis of cells, layer by layer. The manifest says how many cells each layer has (`cells.py`).
 
-What the analyses add, after the scan, in groups; a group counts when `analyses.json` lists it, which is written last:
+What the analyses add after the scan, in groups of files. A group is valid if `analyses.json` lists it; it is listed after all
+its files are written:
 
     analyses.json               per group its settings, and size and sha256 of its files
-    tables.duckdb               what they found
-    values_LENS_*.npy           what every value says: tokens and logits at both ends, max_prob, entropy, norms, and the index by token
-    similar_cells.npy similar_cosines.npy       which values point most nearly the same way
-    shading.npy                 a byte for each token shown with a trigger, cell after cell from where shading_offsets says
-    histograms.npy              [cells, bins] of coefficients over a sample of the corpus
+    tables.duckdb               the tables
+    values_LENS_*.npy           what every value says: tokens and logits at both ends, max_prob, entropy, norms, the index by token
+    similar_cells.npy similar_cosines.npy       for every cell the cells with the most similar values
+    shading.npy                 one byte per token shown with a trigger; shading_offsets says where each cell's bytes begin
+    histograms.npy              [cells, bins] coefficients over a sample of the corpus
     report/index.html           the report
 
-What people add, a line per save:
+What people add (`lines.py`), one line per save:
 
     annotations/NAME.jsonl      the patterns an annotator found
     notes.jsonl                 notes on cells
 
-A run is built in `NAME.partial` (`unfinished.py`) and renamed into place when it is whole, so a directory called NAME is a
-finished run. It holds plain files: a symbolic link inside it is neither read nor written through.
+A run is built in `NAME.partial` (`unfinished.py`) and renamed when it is complete, so a directory called NAME is a finished run.
+It holds plain files: a symbolic link inside it is never followed, neither to read nor to write.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ NEGATIVE = "_negative"
 SHADING = ("shading", "shading_offsets", "histograms")
 SIMILAR = ("similar_cells", "similar_cosines")
 CHECK_ON_OPEN = 256 << 20
-"""Runs up to this many bytes are checked against their checksums whenever they are opened; larger ones by `verify`."""
+"""Largest run, in bytes, whose checksums are compared whenever it is opened. `verify` compares those of any run."""
 
 _ARRAYS = "|".join((*CORPUS, *STATISTICS, *(f"(?:{name})(?:{NEGATIVE})?" for name in TRIGGERS), *SHADING, *SIMILAR))
 _FILES = re.compile(
@@ -70,7 +71,7 @@ _FILES = re.compile(
 )
 _FOLDERS = re.compile(r"report|annotations|plan")
 _BESIDE = re.compile(r"(\.[0-9a-f]{8})?\.new$")
-"""What a file is called while it is being written (`files.beside`)."""
+"""The end of a file's name while it is being written (`files.beside`)."""
 
 
 def sides(signed: bool) -> tuple[bool, ...]:
@@ -85,16 +86,16 @@ def side_names(negative: bool) -> tuple[str, str, str]:
 
 
 def sealed_names(signed: bool) -> list[str]:
-    """The files of a scan, which its manifest lists."""
+    """The names of a scan's files, which its manifest lists."""
     arrays = [*CORPUS, *STATISTICS, *(name for negative in sides(signed) for name in side_names(negative))]
     return sorted([*(f"{name}.npy" for name in arrays), "tokenizer.json"])
 
 
-# Whose directory this is
+# What may be replaced, and locks
 
 
 def foreign(path: Path, below: str = "") -> str | None:
-    """The first entry of a directory that Keyhole does not write there; '.' if the path is not a directory."""
+    """The first entry of a directory that is not one of a run's files; '.' if the path is not a directory; None if there is none."""
     if not stat.S_ISDIR(path.lstat().st_mode):
         return "."
     with os.scandir(path) as entries:
@@ -112,7 +113,7 @@ def foreign(path: Path, below: str = "") -> str | None:
 
 
 def is_ours(path: Path) -> bool:
-    """Whether a directory may be replaced: a run, the beginning of one, or empty."""
+    """Whether a directory may be replaced: it is a run, an unfinished run, or empty."""
     if foreign(path) is not None:
         return False
     names = set(os.listdir(path))
@@ -121,7 +122,9 @@ def is_ours(path: Path) -> bool:
     try:
         about = json.loads(files.read_small(path / "manifest.json"))
     except (OSError, ValueError, RecursionError):
-        return any(name.endswith(".npy") for name in names)  # it is damaged; what is beside it says whose it is
+        return any(
+            name.endswith(".npy") for name in names
+        )  # the manifest is damaged; arrays beside it show that this is a run
     return isinstance(about, dict) and "keyhole" in about and "schema" in about
 
 
@@ -138,7 +141,7 @@ def check_ours(path: Path) -> None:
 
 
 def empty(path: Path) -> None:
-    """Remove all that is in a directory of ours but its lock."""
+    """Remove everything in a run's directory except its lock."""
     check_ours(path)
     for entry in path.iterdir():
         if entry.name != "lock":
@@ -146,7 +149,7 @@ def empty(path: Path) -> None:
 
 
 def lock(path: Path) -> BinaryIO:
-    """Hold a directory for writing, until the file this gives is closed. The lock moves with the directory."""
+    """Lock a directory for writing, until the returned file is closed. If the directory is renamed, the lock stays on it."""
     while True:
         try:
             descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
@@ -169,12 +172,12 @@ def lock(path: Path) -> BinaryIO:
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file.fileno()), os.stat(path / "lock")):
                 return file
-        file.close()  # the process that held it finished in between, and took the directory or the file away
+        file.close()  # its holder finished in between, and renamed the directory or removed the file: try again
 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a finished run while analyses are written into it."""
+    """Lock a finished run while analyses are written into it."""
     with writing_analyses(path):
         held = lock(path)
     try:
@@ -185,11 +188,12 @@ def locked(path: Path) -> Iterator[None]:
         held.close()
 
 
-# Beside the runs
+# The cache
 
 
 def cache_dir() -> Path:
-    """Where what can be made again is kept, converted models and the charts' script: $KEYHOLE_CACHE, or a folder in the user's cache."""
+    """The folder for files that can be made again (converted models, the charts' script): $KEYHOLE_CACHE, or a folder in the
+    user's cache."""
     if chosen := os.environ.get("KEYHOLE_CACHE"):
         return Path(chosen)
     if folder := os.environ.get("XDG_CACHE_HOME"):
@@ -204,7 +208,7 @@ def cache_dir() -> Path:
 
 
 def problem(path: Path, name: str, choices: list[dict[str, Any]], contents: bool) -> str | None:
-    """What is wrong with a file of which one of `choices` was written."""
+    """What is wrong with a file; None if nothing is. Its size and checksum must be one of `choices`."""
     file = path / name
     try:
         about = file.lstat()
@@ -224,7 +228,7 @@ def problem(path: Path, name: str, choices: list[dict[str, Any]], contents: bool
 
 
 def load_array(path: Path, name: str) -> Array:
-    """An array of the run, memory-mapped for look-ups here and there."""
+    """An array of the run, memory-mapped for access in any order."""
     file = path / f"{name}.npy"
     try:
         array = np.lib.format.open_memmap(file, mode="r")
@@ -237,7 +241,15 @@ def load_array(path: Path, name: str) -> Array:
         import mmap
 
         mapped.madvise(mmap.MADV_RANDOM)
-    return np.asarray(array)  # as a plain array: slices of a memmap are slow to make
+    return np.asarray(array)  # a plain array: slicing a memmap is slow
+
+
+def read_log(path: Path) -> dict[str, Any]:
+    """The log; empty if it cannot be read, because no result depends on it."""
+    try:
+        return files.read_json(path / "log.json", "")
+    except RunDamaged:
+        return {}
 
 
 def report_file(path: Path) -> Path:
@@ -297,14 +309,14 @@ def _is_group(group: Any) -> bool:
 
 
 def save_group(path: Path, group: str, settings: dict[str, Any], names: list[str]) -> None:
-    """List a group whose files are written. From here on it counts."""
+    """List a group whose files are written. From now on it is valid."""
     with writing_analyses(path):
         listed = {name: [fingerprint(path / name)] for name in names}
         _write_groups(path, {**analyses(path), group: {"settings": settings, "files": listed}})
 
 
 def drop_group(path: Path, group: str) -> None:
-    """Stop counting a group, before its files change."""
+    """Remove a group from the list, before its files change."""
     groups = analyses(path)
     if groups.pop(group, None) is not None:
         with writing_analyses(path):
@@ -312,8 +324,8 @@ def drop_group(path: Path, group: str) -> None:
 
 
 def replace_listed(path: Path, group: str, name: str, beside: Path) -> None:
-    """Replace a group's only file by the finished file `beside`. Until that is done both are listed, so a power cut leaves one
-    of them, complete."""
+    """Replace a group's only file by the finished file `beside`. Until that is done both are listed, so that after a power cut
+    the file is one of the two, and complete."""
     with writing_analyses(path):
         groups, new = analyses(path), fingerprint(beside)
         if before := groups.get(group, {"files": {}})["files"].get(name, []):
@@ -330,7 +342,7 @@ def _write_groups(path: Path, groups: dict[str, Any]) -> None:
 
 
 def writing_analyses(path: Path) -> contextlib.AbstractContextManager[None]:
-    """`disk_errors` with the advice for an analysis."""
+    """`disk_errors`, with the advice that fits an analysis."""
     return disk_errors(
         path,
         full="Make room and run the same command again; what is done is kept.",
@@ -339,7 +351,7 @@ def writing_analyses(path: Path) -> contextlib.AbstractContextManager[None]:
 
 
 def damaged_groups(path: Path) -> list[str]:
-    """The groups whose files are not what was written. Content is compared in runs that `open` compares it in."""
+    """The groups whose files are not what was written. Checksums are compared up to the size up to which `open` does."""
     try:
         groups = analyses(path)
     except RunDamaged:
@@ -353,7 +365,7 @@ def damaged_groups(path: Path) -> list[str]:
 
 
 def drop_damaged(path: Path) -> None:
-    """Stop counting the groups that are damaged, so that they are made again."""
+    """Remove damaged groups from the list, so that they are made again."""
     for group in damaged_groups(path):
         if group == analyses_file(path).name:
             with writing_analyses(path):
@@ -363,14 +375,14 @@ def drop_damaged(path: Path) -> None:
 
 
 def save_array(path: Path, name: str, array: Array) -> None:
-    """An array beside the scan's own, whole or not at all."""
+    """Write an array of an analysis. After a crash it is there completely, or not at all."""
     with writing_analyses(path):
         files.replace_array(path / f"{name}.npy", array)
 
 
 @contextlib.contextmanager
 def building(path: Path, name: str, dtype: npt.DTypeLike, length: int) -> Iterator[Array]:
-    """An array beside the scan's own, filled in place on disk; it is there when the `with` ends well, or not at all."""
+    """A new array of an analysis, to be filled on disk. It is there after the `with` ends without an error."""
     with files.beside(path / f"{name}.npy") as file:
         array = files.new_memmap(file, dtype, max(1, length))
         yield array
@@ -387,7 +399,7 @@ def save_lens(path: Path, lens: str, settings: dict[str, Any]) -> None:
 
 
 def read_lens(path: Path, lens: str) -> dict[str, Any] | None:
-    """What a lens was set to when the values were read through it; None where they were not yet."""
+    """The settings with which the values were read through a lens; None if they were not read yet."""
     return _settings(path, f"values_{lens}")
 
 
@@ -400,7 +412,7 @@ def save_similar(path: Path) -> None:
 
 
 def has_similar(path: Path) -> bool:
-    """Whether similar values were looked for."""
+    """Whether similar values were searched for."""
     return _settings(path, "similar") is not None
 
 
@@ -409,7 +421,7 @@ def save_shading(path: Path, settings: dict[str, Any]) -> None:
 
 
 def read_shading(path: Path) -> dict[str, Any] | None:
-    """How the triggers were shaded; None where they were not yet."""
+    """The settings with which the triggers were shaded; None if they were not shaded yet."""
     return _settings(path, "shading")
 
 
@@ -424,83 +436,3 @@ def has_tables(path: Path) -> bool:
 def _settings(path: Path, group: str) -> dict[str, Any] | None:
     found = analyses(path).get(group)
     return None if found is None else dict(found["settings"])
-
-
-# What people add
-
-
-def append_line(run: Path, parts: tuple[str, ...], value: dict[str, Any], checksum: str) -> None:
-    """Add a record to a JSONL file of the run that has this manifest, flushed to disk when this returns.
-
-    The run may have been replaced or moved since it was opened. The record is written relative to the directory that was
-    looked at, and a record that landed in a directory which is not the run any more is reported as not saved.
-    """
-    line = json.dumps(files.seal(value), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
-    try:
-        with contextlib.ExitStack() as opened:
-            folder = _enter(opened, run)
-            with os.fdopen(os.open("manifest.json", os.O_RDONLY, dir_fd=folder), "rb") as manifest:
-                if json.load(manifest).get("checksum") != checksum:
-                    raise RunError(f"Another run is at {run} now, so this was not saved. Open the run again.")
-            inner = folder
-            for name in parts[:-1]:
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(name, dir_fd=inner)
-                    files.sync_names(inner)
-                inner = _enter(opened, name, inner)
-            _append(parts[-1], inner, line)
-            if not os.path.samestat(os.fstat(folder), run.stat()):
-                raise RunError(f"{run} was replaced while this was being saved, so it was not saved. Open it again.")
-    except (OSError, ValueError, AttributeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise RunError(
-            f"{run.joinpath(*parts)} cannot be written ({reason}): this was not saved. Put that right, and save again."
-        ) from error
-
-
-def _enter(opened: contextlib.ExitStack, name: str | Path, inside: int | None = None) -> int:
-    """A folder, opened; one that is a symbolic link inside another folder is refused."""
-    follow = 0 if inside is None else os.O_NOFOLLOW
-    folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | follow, dir_fd=inside)
-    opened.callback(os.close, folder)
-    return folder
-
-
-def _append(name: str, folder: int, line: bytes) -> None:
-    """Append a line. If a crash cut the last line short, the new one starts on a line of its own."""
-    file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666, dir_fd=folder)
-    with os.fdopen(file, "a+b") as opened:
-        opened.seek(max(0, opened.seek(0, os.SEEK_END) - 1))
-        torn = opened.read(1) not in (b"", b"\n")
-        opened.write((b"\n" if torn else b"") + line + b"\n")
-        files.sync(opened)
-    files.sync_names(folder)
-
-
-def read_lines(path: Path) -> list[Any]:
-    """The records of a JSONL file; None for a line that is not JSON or does not match its checksum. A line without a checksum,
-    which someone may have added by hand, is taken as it is."""
-    lines: list[Any] = []
-    try:
-        content = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
-    except OSError as error:
-        raise RunError(f"{path} cannot be read: {error.strerror or error}.") from None
-    for line in content.split(b"\n"):
-        if line.strip():
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError):
-                record = None
-            if isinstance(record, dict) and "checksum" in record:
-                told = record.pop("checksum")
-                record = record if files.seal(record)["checksum"] == told else None
-            lines.append(record)
-    return lines
-
-
-def read_log(path: Path) -> dict[str, Any]:
-    """The log; empty if it cannot be read, for nothing that was found depends on it."""
-    try:
-        return files.read_json(path / "log.json", "")
-    except RunDamaged:
-        return {}

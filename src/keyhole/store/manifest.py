@@ -1,5 +1,8 @@
-"""The form of a manifest and of the files it lists. A run may come from anyone: it is compared with this form when it is
-opened, so that a damaged or hostile run is refused with a message instead of failing later."""
+"""What a manifest and the files it lists must look like.
+
+A run may come from anyone. It is checked when it is opened, so that a damaged or hostile run is refused with a message, and does
+not fail later. Sizes are compared with the files before anything of these sizes is allocated.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from . import layout as store
 from .unfinished import unfinished
 
 LARGEST = MOST
-"""More cells, units or tokens than any run has; numbers up to it are safe to compute with."""
+"""Upper bound on cells, units and tokens of a run. 64-bit integers hold everything that is computed from such numbers."""
 
 Test = Callable[[Any], bool]
 
@@ -116,7 +119,7 @@ FIELDS: dict[str, dict[str, Test]] = {
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of the run at `path`, its own checksum, schema and types checked."""
+    """The manifest of the run at `path`, after its checksum, its schema and its values were checked."""
     file = path / "manifest.json"
     if not os.path.exists(path):
         raise RunError(" ".join(filter(None, [f"There is no run at {path}.", unfinished(path)])))
@@ -126,7 +129,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def open_run(path: Path) -> dict[str, Any]:
-    """The manifest of a run whose files were checked. If another run takes its place meanwhile, that one is opened."""
+    """The manifest of a run, after its files were checked. If another run replaces it in the meantime, that one is opened."""
     while True:
         manifest = read_manifest(path)
         try:
@@ -139,7 +142,7 @@ def open_run(path: Path) -> dict[str, Any]:
 
 
 def read_manifest_file(file: Path) -> dict[str, Any]:
-    """A manifest, its own checksum, schema and types checked."""
+    """A manifest, after its checksum, its schema and its values were checked."""
     try:
         manifest = json.loads(files.read_small(file))
         schema = manifest["schema"]
@@ -163,8 +166,8 @@ def read_manifest_file(file: Path) -> dict[str, Any]:
 
 
 def check_files(path: Path, manifest: dict[str, Any], *, contents: bool | None = None) -> None:
-    """Every file of the scan and of the analyses there, whole, and (by default in runs up to `CHECK_ON_OPEN` bytes) of the
-    recorded content."""
+    """Refuse a run unless every file of the scan and of the analyses is there, with the recorded size and, with `contents`, with
+    the recorded checksum. By default `contents` is on for runs of at most `CHECK_ON_OPEN` bytes."""
     groups = store.analyses(path)
     if contents is None:
         added = [choices[0]["bytes"] for group in groups.values() for choices in group["files"].values()]
@@ -174,7 +177,7 @@ def check_files(path: Path, manifest: dict[str, Any], *, contents: bool | None =
             raise RunDamaged(f"{path} is damaged: {why}. Scan again, or restore the file.")
     while why := _damaged_analysis(path, groups, contents):
         before, groups = groups, store.analyses(path)
-        if groups == before:  # else an analysis was written meanwhile, and its files are looked at again
+        if groups == before:  # else an analysis was written in the meantime: check again
             raise RunDamaged(f"{path} is damaged: {why}. Analyze it again: keyhole analyze {path}")
     check_arrays(path, manifest, contents=contents)
 
@@ -188,7 +191,7 @@ def _damaged_analysis(path: Path, groups: dict[str, dict[str, Any]], contents: b
 
 
 def check(file: Path, manifest: Any) -> None:
-    """Refuse a manifest in which a value is missing or of the wrong kind."""
+    """Refuse a manifest in which a value is missing or is not what `FIELDS` asks for."""
     if not isinstance(manifest, dict):
         raise _damaged(file, "it is no JSON object")
     for part, fields in FIELDS.items():
@@ -210,7 +213,7 @@ def check(file: Path, manifest: Any) -> None:
 
 
 def check_arrays(path: Path, manifest: dict[str, Any], *, contents: bool) -> None:
-    """Refuse arrays whose shapes or types do not fit the manifest or, with `contents`, that name places outside the corpus."""
+    """Refuse arrays whose shapes or types do not fit the manifest. With `contents`, also those with a trigger outside the corpus."""
     model, corpus, config = (manifest[name] for name in ("model", "corpus", "config"))
     cells = Cells.from_json(model["cells"])
     units, tokens = corpus["units"], corpus["tokens"]
@@ -245,6 +248,7 @@ def check_arrays(path: Path, manifest: dict[str, Any], *, contents: bool) -> Non
 
 
 def _check_text(path: Path, arrays: dict[str, Any], tokens: int) -> None:
+    """Refuse units that do not follow each other, and repeated prefixes that are not in the corpus."""
     offsets = arrays["unit_offsets"]
     if offsets[0] != 0 or offsets[-1] != tokens or (np.diff(offsets) < 0).any():
         raise _unfit(path, "unit_offsets", "its units do not follow each other")
@@ -254,7 +258,7 @@ def _check_text(path: Path, arrays: dict[str, Any], tokens: int) -> None:
 
 
 def _check_places(path: Path, arrays: dict[str, Any], cells: Cells, units: str, positions: str) -> None:
-    """Check where the triggers of one side are; `units` and `positions` name its arrays."""
+    """Refuse triggers of one side that are not in the corpus; `units` and `positions` are the names of its arrays."""
     offsets = arrays["unit_offsets"]
     for where, places in zip(cells.by_layer(arrays[units]), cells.by_layer(arrays[positions]), strict=True):
         if where.min() < -1 or where.max() >= len(offsets) - 1:

@@ -1,4 +1,4 @@
-"""A finished run, opened: cells, their triggers, the statistics. Reads files only; no model is needed."""
+"""A finished run, opened: its cells, their triggers, their statistics. This only reads files: no model is needed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from . import manifest
 from .vocabulary import Vocabulary
 
 SAFE_SUM = 2.0**62
-"""A sum of coefficients or of their squares below this fits its 64 bits, with half of them to spare for rounding."""
+"""Bound on |sum| of coefficients, or of their squares, that is safe in 64 bits: half of the range is left for rounding."""
 Ints = npt.NDArray[np.int64]
 
 
@@ -32,7 +32,7 @@ class Stats:
     n: Any
     """distinct prefixes"""
     active: Any
-    """of those, how many have a coefficient above zero"""
+    """how many of these have a coefficient above zero"""
     mean: Any
     std: Any
     max: Any
@@ -40,7 +40,7 @@ class Stats:
 
     @property
     def active_fraction(self) -> Any:
-        with np.errstate(invalid="ignore", divide="ignore"):  # a shard without a prefix has none
+        with np.errstate(invalid="ignore", divide="ignore"):  # a shard without any prefix: 0 / 0
             return np.divide(self.active, self.n)
 
     def __getitem__(self, name: str) -> Any:
@@ -57,9 +57,9 @@ def moments(
     """Mean and standard deviation of `n` coefficients from their sums [..., (Σm, Σm²), (whole, fraction)] and extremes
     [..., (largest, smallest)].
 
-    NaN if n is 0, or if a sum may have overflowed 64 bits; the exact extremes bound both sums.
-    They bound both results too, however the sums were rounded: with the range r = largest − smallest, the standard
-    deviation lies between r/√(2n) and r/2.
+    Both are NaN if n is 0, or if a sum may have overflowed 64 bits, which the exact extremes tell.
+    The extremes also bound the results, however the sums were rounded: the mean lies between them, and with
+    r = largest − smallest the standard deviation lies between r/√(2n) and r/2.
     """
     total, squares = (sums[..., i, 0] + sums[..., i, 1] * 2.0**-52 for i in (0, 1))
     high, low = (extremes[..., i].astype(np.float64) for i in (0, 1))
@@ -89,17 +89,17 @@ class Trigger:
 
     coefficient: float
     unit: int
-    """units of the corpus counted from 0, repeated ones included"""
+    """the number of its unit in the corpus, from 0; repeated units are counted"""
     position: int
-    """index of the prefix's last token among its unit's own tokens"""
+    """the index of the prefix's last token in the unit"""
     tokens: list[str]
-    """the prefix, token by token, readable"""
+    """the prefix as readable tokens"""
     prefix: str
     """the prefix as text"""
     next_token: str | None
-    """what follows in the corpus; None behind a unit's last token"""
+    """the token that follows in the corpus; None at the end of a unit"""
     count: int
-    """how often this very prefix occurs in the corpus"""
+    """how often this prefix occurs in the corpus"""
     ids: list[int]
     """the prefix's token ids"""
     next_id: int | None
@@ -130,7 +130,7 @@ class Cell:
 
     @property
     def triggers_negative(self) -> list[Trigger]:
-        """The prefixes with the most negative coefficients; none where the activation forbids them."""
+        """The prefixes with the most negative coefficients; empty if the activation forbids negative ones."""
         return self.run.triggers(self.layer, self.index, negative=True)
 
     @property
@@ -167,7 +167,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer: its cells by their index, from 0. Its arrays are views of those of the run."""
+    """A layer: `layer[5]` is its cell 5. Its arrays are views of the run's."""
 
     run: Run
     index: int
@@ -248,7 +248,8 @@ class Run:
         self.top, self.context = int(self.manifest["config"]["top"]), int(self.manifest["config"]["context"])
 
     def array(self, name: str) -> npt.NDArray[Any]:
-        """An array of the scan, mapped when it is first asked for. A run that replaced this one meanwhile is not mixed with it."""
+        """An array of the scan by its name, memory-mapped at the first call. If another run replaced this one on disk since it was
+        opened, this is an error: arrays of two runs are never mixed."""
         if name not in self._arrays:
             array = store.load_array(self.path, name)
             if manifest.read_manifest(self.path)["checksum"] != self.manifest["checksum"]:
@@ -260,34 +261,37 @@ class Run:
 
     @cached_property
     def coefficients(self) -> npt.NDArray[np.float32]:
-        """Largest coefficients of every cell, strongest first; NaN where unfilled."""
+        """The largest coefficients of every cell, largest first; NaN in unfilled slots."""
         return self.array("coefficients")
 
     @cached_property
     def units(self) -> npt.NDArray[np.int32]:
-        """The units they stand in; −1 where unfilled."""
+        """The units of these triggers; −1 in unfilled slots."""
         return self.array("units")
 
     @cached_property
     def positions(self) -> npt.NDArray[np.int32]:
-        """The positions of their prefixes' last tokens; −1 where unfilled."""
+        """The positions of these triggers' last tokens in their units; −1 in unfilled slots."""
         return self.array("positions")
 
     @cached_property
     def coefficients_negative(self) -> npt.NDArray[np.float32]:
-        """The other side: most negative coefficients first. All unfilled where the activation forbids them."""
-        return self.array("coefficients_negative") if self.signed else self._empty(np.nan, np.float32)
+        """The most negative coefficients of every cell, most negative first. All unfilled if the activation forbids them."""
+        return self._negative(0, np.nan, np.float32)
 
     @cached_property
     def units_negative(self) -> npt.NDArray[np.int32]:
-        return self.array("units_negative") if self.signed else self._empty(-1, np.int32)
+        return self._negative(1, -1, np.int32)
 
     @cached_property
     def positions_negative(self) -> npt.NDArray[np.int32]:
-        return self.array("positions_negative") if self.signed else self._empty(-1, np.int32)
+        return self._negative(2, -1, np.int32)
 
-    def _empty(self, value: float, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        return np.broadcast_to(np.array(value, dtype), (len(self.cells), self.top))
+    def _negative(self, which: int, unfilled: float, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """One of the negative side's arrays, as `side_names` lists them; without files all of its slots are unfilled."""
+        if self.signed:
+            return self.array(store.side_names(True)[which])
+        return np.broadcast_to(np.array(unfilled, dtype), (len(self.cells), self.top))
 
     def side(self, negative: bool = False) -> Side:
         """The triggers of one side. The negative one is unfilled if the activation forbids negative coefficients."""
@@ -295,12 +299,12 @@ class Run:
 
     @property
     def sides(self) -> dict[bool, Side]:
-        """The sides the run has, by whether they are the negative one."""
+        """The sides that the run has files of; the key is whether it is the negative side."""
         return {negative: self.side(negative) for negative in store.sides(self.signed)}
 
     @cached_property
     def stats(self) -> Stats:
-        """Per cell: n, active (m > 0), mean, std, max, min."""
+        """The statistics of all cells; arrays [cells]."""
         n = int(self.manifest["corpus"]["scanned_prefixes"])
         sums, extremes = self.array("sums"), np.asarray(self.array("extremes"))
         mean, std = moments(sums, extremes, n)
@@ -339,6 +343,7 @@ class Run:
         return Layer(self, self.cells.find_layer(index))
 
     def triggers(self, layer: int, index: int, *, negative: bool = False) -> list[Trigger]:
+        """The triggers of a cell, strongest first."""
         place = self.cells.place(layer, index)
         coefficients, units, positions = (array[place] for array in self.side(negative))
         filled = int(np.count_nonzero(units >= 0))
@@ -381,29 +386,29 @@ class Run:
 
     @property
     def tokens(self) -> npt.NDArray[Any]:
-        """The corpus, unit after unit."""
+        """The token ids of the corpus, unit after unit."""
         return self._corpus["tokens"]
 
     @property
     def unit_offsets(self) -> npt.NDArray[np.int64]:
-        """[units + 1] where each unit begins in the corpus' tokens."""
+        """[units + 1] where each unit begins in `tokens`."""
         return self._corpus["unit_offsets"]
 
     def unit_source(self, unit: int) -> tuple[int, int]:
-        """The document a unit stands in, and where in its text it starts."""
+        """The number of a unit's document, and the character at which the unit starts there."""
         return int(self._corpus["unit_documents"][unit]), int(self._corpus["unit_starts"][unit])
 
     @property
     def room(self) -> int:
-        """How many of a unit's own tokens one window holds."""
+        """How many tokens of a unit fit in one window: the context without special tokens."""
         return self.context - int(self.manifest["config"]["n_special"])
 
     def window_start(self, position: int) -> int:
-        """Where the window of a position starts: 0, unless the unit is longer than the context."""
+        """Where the window that holds a position starts. A unit that is longer than a window is cut into several."""
         return position // self.room * self.room
 
     def check_places(self, units: npt.NDArray[Any], positions: npt.NDArray[Any]) -> None:
-        """Refuse places of triggers that are not in the corpus; a large run is not checked as a whole when it is opened."""
+        """Refuse triggers that are not in the corpus. Needed before they are read: of a large run, `open` does not check all."""
         count, offsets = len(self.unit_offsets) - 1, self.unit_offsets
         if units.size and not (units.min() >= 0 and units.max() < count):
             raise RunDamaged(

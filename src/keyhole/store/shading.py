@@ -1,7 +1,7 @@
-"""How strongly each token of a trigger's context makes the key fire, and how a cell's coefficients are spread: read back.
+"""How strongly the key fires at each token around a trigger, and how a cell's coefficients are distributed.
 
-`analyze`, step `shading`, fills both; no model is needed here. A shade is a byte a token: the coefficient of the prefix that
-ends there, 127 being the largest size among the cell's stored triggers of both sides.
+`analyze`, step `shading`, computes both; here they are read, without a model. A shade is one byte per token: the coefficient of
+the prefix that ends there, scaled so that 127 is the largest |coefficient| among the cell's stored triggers of both sides.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from . import layout as store
 from .run import Run
 
 BEFORE, AFTER = 40, 8
-"""Tokens shown before a trigger's last one, and after it, at most."""
+"""At most this many tokens are shown before a trigger's last token, and after it."""
 BINS = 32
 LARGEST = 127
 
@@ -26,13 +26,16 @@ _opened: WeakKeyDictionary[Run, Shading] = WeakKeyDictionary()
 
 
 def shown(length: int, position: int, room: int) -> tuple[int, int]:
-    """From where to where a unit of `length` tokens is shown around a trigger: not before its window, which starts at a
-    multiple of `room` (`Run.room`), for the model did not see what is there."""
+    """The part of a unit of `length` tokens that is shown around a trigger, as begin and end.
+
+    It does not begin before the trigger's window, because the model did not see what is before it. Windows start at multiples of
+    `room` (`Run.room`).
+    """
     return max(position // room * room, position - BEFORE), min(length, position + AFTER + 1)
 
 
 def spans(lengths: Ints, positions: Ints, room: int) -> tuple[Ints, Ints]:
-    """`shown`, of many."""
+    """`shown` of many triggers."""
     return np.maximum(positions // room * room, positions - BEFORE), np.minimum(lengths, positions + AFTER + 1)
 
 
@@ -56,13 +59,13 @@ class Shading:
         self._last: tuple[int, list[int]] = (-1, [])
 
     def row(self, layer: int, cell: int, slot: int, negative: bool = False) -> npt.NDArray[np.int8]:
-        """A trigger's shades, one for each token from `shown`. Those behind its window's end are 0."""
+        """The shades of a trigger, one per token of `shown`; 0 for tokens after the end of its window."""
         bounds = self._bounds(self.run.cells.place(layer, cell))
         at = slot + negative * self.run.top
         return np.asarray(self._shades[bounds[at] : bounds[at + 1]])
 
     def _bounds(self, place: int) -> list[int]:
-        """Where each trigger's shades begin, the negative side behind the other."""
+        """Where the shades of each of a cell's triggers begin; those of the negative side follow the others."""
         key, bounds = self._last
         if key != place:
             run, sides = self.run, self.run.sides.values()
@@ -77,8 +80,8 @@ class Shading:
         return bounds
 
     def histogram(self, layer: int, cell: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.uint32], int] | None:
-        """Edges [33] from the cell's least coefficient to its largest, counts [32] over a random sample of the corpus's
-        prefixes, and their number; None where the coefficient is always the same."""
+        """Edges [BINS + 1] from the cell's smallest coefficient to its largest, counts [BINS] over a random sample of the corpus'
+        prefixes, and the size of the sample; None if the coefficient is always the same."""
         place = self.run.cells.place(layer, cell)
         low, high = (float(self.run.stats[name][place]) for name in ("min", "max"))
         if not low < high:
@@ -88,7 +91,7 @@ class Shading:
 
 
 def of(run: Run) -> Shading | None:
-    """The shading of a run; None where `analyze` did not fill it, or another Keyhole did to another pattern."""
+    """The shading of a run; None if `analyze` did not compute it, or if a version with other settings did."""
     if run in _opened:
         return _opened[run]
     settings = store.read_shading(run.path)
@@ -98,6 +101,6 @@ def of(run: Run) -> Shading | None:
 
 
 def histogram(run: Run, layer: int, cell: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.uint32], int] | None:
-    """`Shading.histogram`, where the run has it."""
+    """`Shading.histogram`; None if the run has no shading."""
     shading = of(run)
     return None if shading is None else shading.histogram(layer, cell)

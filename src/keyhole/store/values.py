@@ -1,4 +1,4 @@
-"""What the values of a run say, read back from its files: no model, no torch."""
+"""What the values of a run say, read from its files: neither a model nor torch is needed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ARRAYS = (
     *("max_prob", "entropy", "ranks", "norms"),
 )
 KEPT = 30
-"""Tokens stored at each end of a value."""
+"""How many tokens are stored of each end of a value: those with the largest logits, and those with the smallest."""
 Counts = npt.NDArray[np.int64]
 
 
@@ -42,11 +42,13 @@ class Speaker:
     address: str
     logit: float
     rank: int
-    """1: the token is the value's first (for a demoted one, its last)"""
+    """the token's rank among the value's tokens, from 1; for a demoted token counted from the last"""
 
 
 @dataclass(frozen=True)
 class Similar:
+    """A cell whose value points in nearly the same direction."""
+
     layer: int
     cell: int
     address: str
@@ -70,11 +72,11 @@ class Values:
         self._check()
 
     def _array(self, name: str) -> npt.NDArray[Any]:
-        """An array, mapped when the values were opened: an analysis that replaces them on disk is not mixed with them."""
+        """An array. All were mapped together, so that an analysis that replaces them on disk cannot mix old and new ones."""
         return self._arrays[name]
 
     def _check(self) -> None:
-        """Refuse arrays that do not fit the run: they may come from anyone."""
+        """Refuse arrays that do not fit the run. The run may come from anyone."""
         cells, kept = (len(self.run.cells),), self._arrays["top_tokens"].shape[-1:]
         for name, array in self._arrays.items():
             index = name.startswith("index_")
@@ -88,7 +90,7 @@ class Values:
 
     @cached_property
     def top_tokens(self) -> npt.NDArray[np.int32]:
-        """[cells, 30] largest logit first."""
+        """[cells, KEPT] the tokens a value promotes most, largest logit first."""
         return self._array("top_tokens")
 
     @cached_property
@@ -97,7 +99,7 @@ class Values:
 
     @cached_property
     def bottom_tokens(self) -> npt.NDArray[np.int32]:
-        """[cells, 30] smallest logit first."""
+        """[cells, KEPT] the tokens a value demotes most, smallest logit first."""
         return self._array("bottom_tokens")
 
     @cached_property
@@ -110,12 +112,12 @@ class Values:
 
     @cached_property
     def entropy(self) -> npt.NDArray[np.float32]:
-        """In nats."""
+        """Of the distribution that a value gives, in nats."""
         return self._array("entropy")
 
     @cached_property
     def ranks(self) -> npt.NDArray[np.int32]:
-        """[cells] the rank of the next token of the cell's top-1 trigger, 1 the top; 0 where there is none."""
+        """[cells] the rank of the token that follows the cell's strongest trigger, from 1; 0 if there is no such token."""
         return self._array("ranks")
 
     @cached_property
@@ -151,11 +153,11 @@ class Values:
     # One token
 
     def promoting(self, token: int, limit: int | None = None) -> list[Speaker]:
-        """The cells with the token among their first 30, largest logit first."""
+        """The cells that have the token among the `KEPT` they promote most, largest logit first."""
         return self._speakers("top", token, limit)
 
     def demoting(self, token: int, limit: int | None = None) -> list[Speaker]:
-        """The cells with the token among their last 30, smallest logit first."""
+        """The cells that have the token among the `KEPT` they demote most, smallest logit first."""
         return self._speakers("bottom", token, limit)
 
     @property
@@ -213,7 +215,10 @@ def unfit(run: Run, name: str, why: str) -> RunDamaged:
 
 
 def index(tokens: npt.NDArray[Any], strength: npt.NDArray[Any], vocabulary: int) -> tuple[Any, Any]:
-    """Tokens [cells, kept] turned around: for each token the places it stands at, strongest first."""
+    """The index by token of tokens [cells, kept]: per token the entries of the flattened array that hold it, strongest first.
+
+    Token t has the entries from offsets[t] to offsets[t + 1]; returns offsets and entries.
+    """
     flat, order = tokens.ravel(), np.lexsort((-strength.ravel(), tokens.ravel()))
     offsets = np.zeros(vocabulary + 1, np.int64)
     np.cumsum(np.bincount(flat, minlength=vocabulary), out=offsets[1:])
@@ -221,12 +226,12 @@ def index(tokens: npt.NDArray[Any], strength: npt.NDArray[Any], vocabulary: int)
 
 
 def available(run: Run) -> list[str]:
-    """The lenses the values of a run were read through."""
+    """The lenses that the values of a run were read through."""
     return [lens for lens in LENSES if store.read_lens(run.path, lens) is not None]
 
 
 def similar_arrays(run: Run) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
-    """Of every cell the places of the cells with similar values, and the cosines; None if they were not looked for."""
+    """Per cell the places of the cells with the most similar values, and the cosines; None if they were not searched for."""
     if not store.has_similar(run.path):
         return None
     places, cosines = (store.load_array(run.path, name) for name in store.SIMILAR)
@@ -236,7 +241,7 @@ def similar_arrays(run: Run) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None
 
 
 def similar(run: Run, layer: int, cell: int) -> list[Similar]:
-    """The cells whose values point most nearly the same way, by cosine; none if they were not looked for."""
+    """The cells with the most similar values, by cosine; empty if they were not searched for."""
     arrays = similar_arrays(run)
     return [] if arrays is None else similar_at(run, arrays, run.cells.place(layer, cell))
 
