@@ -2,7 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo docs test bench bench-peers lint browser clean
+# pytest's processes: one per core, at most four. The tests of a file run in one of them; tests/conftest.py orders the files
+WORKERS := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
+.PHONY: demo docs check test bench bench-peers lint browser clean
 
 # torch first, at the pinned version: asked for on its own it resolves to the build that fits the machine
 .venv/ready: pyproject.toml constraints.txt
@@ -16,8 +19,11 @@ BIN := .venv/bin
 demo: .venv/ready
 	$(BIN)/keyhole demo
 
+check: lint
+	$(BIN)/python -m pytest $(WORKERS) -m 'not slow'
+
 test: lint browser
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(WORKERS)
 
 # the explorer is tested in a real browser: one that is there, or Debian's
 browser:
@@ -31,6 +37,7 @@ lint: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 # what docs/analyses.md says of the analyses, from their records
 docs: .venv/ready

@@ -10,7 +10,8 @@ import torch
 
 from keyhole import demo
 from keyhole.inputs import corpus
-from keyhole.models.model import Model, load
+from keyhole.models.load import load
+from keyhole.models.model import Model
 from keyhole.scanning.config import ScanConfig
 from keyhole.scanning.plan import Plan, build
 from keyhole.store.unfinished import PlanFiles

@@ -22,7 +22,7 @@ from keyhole.lens import project as lens
 
 
 def bare(vectors: torch.Tensor, weight: torch.Tensor) -> None:
-    for _ in lens._blocks(vectors, weight):
+    for _ in lens.blocks(vectors, weight):
         pass
 
 

@@ -54,7 +54,7 @@ def prepare(folder: Path, tokens: int, top: int, per: str) -> None:
     from common import demo_model, machine, plan_for
 
     from keyhole import demo
-    from keyhole.models.checkpoints import from_gguf
+    from keyhole.models.gguf import convert
     from keyhole.scanning.cpu import candidates
     from keyhole.scanning.shard import ScanConfig
 
@@ -68,15 +68,15 @@ def prepare(folder: Path, tokens: int, top: int, per: str) -> None:
         batch = model.batch(planned.windows)
         lengths = np.fromiter(map(len, planned.windows), np.int64)
         columns = batch.ids.shape[1]
-        picked = candidates(columns, batch.starts, lengths, planned.old, planned.first_tokens, per)
+        picked = candidates(columns, batch.n_special, lengths, planned.old, planned.first_tokens, per)
         rows = picked.index.numpy().reshape(-1, picked.groups * picked.size)
         # the token index of each candidate, read off its place in the batch
         window, column = np.divmod(rows, columns)
-        places = planned.first_tokens[window] + column - batch.starts
+        places = planned.first_tokens[window] + column - batch.n_special
         np.savez(folder / f"batch-{number}.npz", ids=batch.ids.numpy(), rows=rows, tokens=places)
     np.save(folder / "windows.npy", np.sort(np.concatenate(first)))
     about = {
-        "model": str(from_gguf(demo.model_file())),
+        "model": str(convert(demo.model_file())),
         "machine": machine(),
         "batches": len(plan),
         "summary": vars(plan.summary),

@@ -93,12 +93,12 @@ class Contenders:
         columns = batch.ids.shape[1]
         rows = np.concatenate(
             [
-                row * columns + batch.starts + np.arange(old, len(window))
+                row * columns + batch.n_special + np.arange(old, len(window))
                 for row, (window, old) in enumerate(zip(planned.windows, planned.old, strict=True))
             ]
         )
         picked, lists = torch.from_numpy(rows), self.usual[turn]
-        return timed(lambda: self.model.run(batch.ids, lambda layer, x: lists.update(layer, x, picked)))
+        return timed(lambda: self.model.run(batch.ids, lambda site, x, tokens: lists.update(site, x, picked)))
 
     def files(self, number: int, turn: int) -> float:
         """Write the run; where `torch.topk` found lists too, they must be the same."""

@@ -25,7 +25,7 @@ import keyhole
 from keyhole.analyses import section5
 from keyhole.analyses.heldout import Prefixes
 from keyhole.lens import project as lens
-from keyhole.lens.project import Head
+from keyhole.lens.head import Head
 from keyhole.models.model import Model
 
 
@@ -41,7 +41,7 @@ def floor(head: Head, prefixes: Prefixes, batch_tokens: int) -> None:
         for _ in range(3):
             for at in range(0, len(vectors), step):
                 vectors[at : at + step] @ head.weight.T
-        for _ in lens._blocks(vectors, head.weight):
+        for _ in lens.blocks(vectors, head.weight):
             pass
     if model.device.type == "cuda":
         torch.cuda.synchronize()

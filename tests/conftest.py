@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything asks the hub
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported, and for the processes that tests start
 os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(prefix="keyhole-tests-")  # the key that runs are signed with
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
@@ -16,6 +19,21 @@ from shared import SHARED
 torch.set_num_threads(1)  # tiny models gain nothing from more
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before anything imports triton
+# Only a power cut tells whether a file was flushed, and tests/faults plays that by noting the calls. A real flush would take
+# most of the time of a test that writes a run. The processes that tests start do flush.
+os.fsync = os.fstat
+hypothesis.settings.register_profile("keyhole", deadline=None)  # a busy machine is not a wrong answer
+hypothesis.settings.load_profile("keyhole")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In several processes: the files that take longest first, so that no process works on one while the others wait."""
+    if not hasattr(config, "workerinput"):
+        return
+    seconds: Counter[Path] = Counter()
+    for item in items:
+        seconds[item.path] += sum(mark.kwargs.get("seconds", 1) for mark in item.iter_markers("slow"))
+    items.sort(key=lambda item: -seconds[item.path])
 
 
 @pytest.fixture(scope="session")

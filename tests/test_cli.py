@@ -10,6 +10,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from commands import run
 from families import tiny, tokenizer
 
 import keyhole
@@ -19,16 +20,16 @@ from keyhole.scanning.config import ScanConfig
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def run(*arguments: object, code: int = 0, **options: object) -> str:
-    """The console script in a process of its own; what it printed."""
-    command = [sys.executable, "-m", "keyhole.cli", *map(str, arguments)]
+def process(*arguments: object, module: str = "keyhole", code: int = 0, **options: object) -> str:
+    """A command in a process of its own; what it printed."""
+    command = [sys.executable, "-m", module, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", **options)  # type: ignore[call-overload]
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return str(done.stdout if code == 0 else done.stderr)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder to stand in: a local model under a hub-like name, a text file."""
     folder = tmp_path_factory.mktemp("place")
@@ -58,6 +59,29 @@ def test_help_loads_no_model_library(arguments: str) -> None:
 def test_import_loads_no_model_library() -> None:
     code = "import sys, keyhole; assert not {'torch', 'transformers', 'duckdb', 'numpy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# In a process of its own
+
+
+@pytest.mark.parametrize("module", ["keyhole", "keyhole.cli"])
+def test_a_module_is_the_command_line(module: str, place: Path, tmp_path: Path) -> None:
+    """`python -m keyhole` prints what the console script prints, and ends as it does."""
+    assert process("--version", module=module) == f"{keyhole.__version__}\n" == run("--version")
+    usage, *rest = process("--help", module=module).splitlines()
+    assert usage == f"Usage: python -m {module} [OPTIONS] COMMAND [ARGS]..."
+    assert rest == run("--help").splitlines()[1:]
+    assert process("info", tmp_path / "nowhere", module=module, code=2) == run("info", tmp_path / "nowhere", code=2)
+
+
+@pytest.mark.slow(seconds=6)
+def test_a_process_writes_what_this_one_writes(place: Path, tmp_path: Path) -> None:
+    given = ["HuggingFaceTB/SmolLM2-135M", "speeches.txt", "--top", 3, "--out"]
+    process("scan", *given, tmp_path / "there", cwd=place)
+    run("scan", *given, tmp_path / "here", cwd=place)
+    for name in ("coefficients.npy", "units.npy", "manifest.json"):
+        assert (tmp_path / "there" / name).read_bytes() == (tmp_path / "here" / name).read_bytes()
+    assert process("show", tmp_path / "there", "L12.345") == run("show", tmp_path / "here", "L12.345")
 
 
 # Every command
@@ -130,9 +154,10 @@ def test_every_option_is_documented_and_lands_in_the_manifest(place: Path, tmp_p
     assert keyhole.open(tmp_path / "c").manifest["config"]["per"] == "prefix"
 
 
+@pytest.mark.slow(seconds=5)
 def test_a_pipe_and_a_default_directory(place: Path, tmp_path: Path) -> None:
     model = place / "HuggingFaceTB" / "SmolLM2-135M"
-    run("scan", model, "-", "--unit", "line", cwd=tmp_path, input="one line\nanother line\n")
+    process("scan", model, "-", "--unit", "line", cwd=tmp_path, input="one line\nanother line\n")
     assert keyhole.open(tmp_path / "runs" / "SmolLM2-135M-stdin").manifest["corpus"]["units"] == 2
     assert cli._default_out("a/b.gguf", ["hf:o/n:test"], "1/4").name == "b-n-test-1-of-4"
 
@@ -191,7 +216,7 @@ def blocks(language: str) -> list[str]:
 
 def first_answers(arguments: list[str], place: Path) -> list[str]:
     """What a server answers first: the page, and the data it begins with."""
-    command = [sys.executable, "-m", "keyhole.cli", *arguments]
+    command = [sys.executable, "-m", "keyhole", *arguments]
     with subprocess.Popen(command, cwd=place, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
@@ -204,6 +229,7 @@ def first_answers(arguments: list[str], place: Path) -> list[str]:
             server.terminate()
 
 
+@pytest.mark.slow(seconds=17)
 def test_readme_commands_run(place: Path) -> None:
     commands = [
         line.split("#")[0].strip()
@@ -225,6 +251,7 @@ def test_readme_commands_run(place: Path) -> None:
     assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
 
 
+@pytest.mark.slow(seconds=5)
 def test_readme_python_runs(place: Path) -> None:
     for block in blocks("python"):
         subprocess.run([sys.executable, "-W", "error::DeprecationWarning:keyhole", "-c", block], cwd=place, check=True)

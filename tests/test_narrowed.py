@@ -26,7 +26,8 @@ from keyhole.errors import Interrupted, UsageError
 from keyhole.export import site as export
 from keyhole.models import intervene
 from keyhole.models.intervene import Edit, applied
-from keyhole.models.model import Model, prove
+from keyhole.models.model import Model
+from keyhole.models.proof import prove
 from keyhole.store import annotations, shading, values
 from keyhole.uses import prompt
 from keyhole.views import notebook

@@ -26,6 +26,7 @@ def smollm2() -> keyhole.Model:
     return keyhole.load(str(demo.model_file()))
 
 
+@pytest.mark.slow(seconds=3)
 def test_smollm2_is_the_model_it_says(smollm2: keyhole.Model) -> None:
     assert (smollm2.layers, smollm2.cells.sizes) == (30, 1536)
     assert 134_000_000 < sum(p.numel() for p in smollm2.lm.parameters()) < 135_000_000
@@ -33,6 +34,7 @@ def test_smollm2_is_the_model_it_says(smollm2: keyhole.Model) -> None:
     assert smollm2.tokenizer.decode(smollm2.lm(**ids).logits[0, -1].argmax()) == " Paris"
 
 
+@pytest.mark.slow(seconds=3)
 def test_a_cell_of_smollm2_that_waits_for_however(smollm2: keyhole.Model, tmp_path: Path) -> None:
     """L10.1432 fires on "…, however": what the demo finds in the addresses holds on other text."""
     path = tmp_path / "a.txt"
@@ -59,8 +61,9 @@ def test_a_cell_of_smollm2_that_waits_for_however(smollm2: keyhole.Model, tmp_pa
     assert keyhole.verify(run, cells=50, model=smollm2).ok
 
 
+@pytest.mark.slow(seconds=200)
 def test_the_demo_from_end_to_end(smollm2: keyhole.Model, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "keyhole.cli", "demo", "--every", "400", "--out", str(tmp_path / "demo")]
+    command = [sys.executable, "-m", "keyhole.cli", "demo", "--every", "700", "--out", str(tmp_path / "demo")]
     done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
     assert done.returncode == 0, done.stderr
     assert "30 layers × 1,536 cells = 46,080" in done.stdout
@@ -70,6 +73,7 @@ def test_the_demo_from_end_to_end(smollm2: keyhole.Model, tmp_path: Path) -> Non
     assert "is there from before" in again.stdout
 
 
+@pytest.mark.slow(seconds=16)
 def test_wiki16_over_its_held_out_text(wiki16: Path, tmp_path: Path) -> None:
     """A real ReLU model: one side, no negative coefficient, and the reference's best prefix for every cell."""
     with lzma.open(SHARED / "corpus" / "enwik8-valid.txt.xz", "rt", encoding="utf-8") as file:

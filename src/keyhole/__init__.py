@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from .analyses.analyze import analyze
     from .errors import KeyholeError
     from .models import intervene
+    from .models.families import FAMILIES, Family
     from .models.intervene import Edit
-    from .models.model import FAMILIES, Family, Model, load
+    from .models.load import load
+    from .models.model import Model
     from .scanning.merge import merge
     from .scanning.scan import scan
     from .scanning.verify import verify
@@ -30,15 +32,15 @@ _MODULES = {"intervene": "models.intervene", "prompt": "uses.prompt", "shading":
 _WHERE = {
     "Cell": "store.run",
     "Edit": "models.intervene",
-    "FAMILIES": "models.model",
-    "Family": "models.model",
+    "FAMILIES": "models.families",
+    "Family": "models.families",
     "KeyholeError": "errors",
     "Model": "models.model",
     "Run": "store.run",
     "Stats": "store.run",
     "Trigger": "store.run",
     "analyze": "analyses.analyze",
-    "load": "models.model",
+    "load": "models.load",
     "merge": "scanning.merge",
     "scan": "scanning.scan",
     "verify": "scanning.verify",

@@ -24,6 +24,19 @@ A message says what failed, with which values, and what to do about it.
 from __future__ import annotations
 
 
+def how_to_install(extra: str) -> str:
+    """The command that installs Keyhole with an extra. Every message and no other place takes it from here.
+
+    Keyhole is not published yet, so the command installs a clone. Once it is: pip install 'keyhole[extra]'.
+    """
+    return f"pip install -e '.[{extra}]' (in your clone of Keyhole)"
+
+
+def how_to_upgrade() -> str:
+    """The command that brings Keyhole up to date. Once it is published: pip install -U keyhole."""
+    return "git pull && pip install -e . (in your clone of Keyhole)"
+
+
 class KeyholeError(Exception):
     """Base of every error Keyhole raises on purpose."""
 
@@ -96,4 +109,4 @@ class MissingExtra(KeyholeError, ImportError):
     """An optional dependency is not installed."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
-        super().__init__(f"{purpose} needs the package '{package}'. Install it with: pip install 'keyhole[{extra}]'")
+        super().__init__(f"{purpose} needs the package '{package}'. Install it with: {how_to_install(extra)}")

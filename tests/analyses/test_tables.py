@@ -21,6 +21,7 @@ from keyhole.errors import CorpusError, RunError, UsageError
 from keyhole.store.values import Values, similar
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", sorted(TINY))
 def test_every_table_equals_the_papers_definition(family: str, tmp_path: Path) -> None:
     model = tiny(family)

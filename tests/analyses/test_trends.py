@@ -11,6 +11,8 @@ from shared import SHARED
 
 import keyhole
 
+pytestmark = pytest.mark.slow(seconds=10)
+
 SENTENCES = 400
 
 
@@ -25,8 +27,9 @@ def run(wiki16: Path, tmp_path_factory: pytest.TempPathFactory) -> keyhole.Run:
             prose = (line for line in file if 60 < len(line) < 300 and not line.startswith("="))
             (folder / f"{name}.txt").write_text("".join(line for line, _ in zip(prose, range(lines), strict=False)))
     model = keyhole.load(str(wiki16), device="cpu")
-    run = keyhole.scan(model, [folder / "train.txt"], out=folder / "run", unit="line", top=10, max_tokens=10_000)
-    return keyhole.analyze(run, model=model, valid=folder / "valid.txt", cells=4, samples=80, similar=False)
+    run = keyhole.scan(model, [folder / "train.txt"], out=folder / "run", unit="line", top=10, max_tokens=4_000)
+    asked = ["mutation", "refinement", "confident", "composition"]
+    return keyhole.analyze(run, only=asked, model=model, valid=folder / "valid.txt", cells=4, samples=80, similar=False)
 
 
 def test_dropping_the_last_token_costs_most(run: keyhole.Run) -> None:

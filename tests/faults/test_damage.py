@@ -98,6 +98,7 @@ PEOPLE = ("annotations/ann.jsonl", "notes.jsonl")
 """What people wrote line by line: a line that is lost with its line end cannot be missed by anyone."""
 
 
+@pytest.mark.slow(seconds=7)
 def test_a_damaged_file_of_a_run_is_noticed_or_harmless(analyzed: Path, tmp_path: Path) -> None:
     whole = look(analyzed)
     names = sorted(str(file.relative_to(analyzed)) for file in analyzed.rglob("*") if file.is_file())
@@ -119,6 +120,7 @@ def test_a_damaged_file_of_a_run_is_noticed_or_harmless(analyzed: Path, tmp_path
     assert not [message for message in noticed if "\n" in message]
 
 
+@pytest.mark.slow(seconds=4)
 def test_a_damaged_analysis_is_made_again(analyzed: Path, tmp_path: Path) -> None:
     right = look(analyzed)
     listed = [name for group in store.analyses(analyzed).values() for name in list(group["files"])[::4]]

@@ -44,6 +44,7 @@ def shell(command: str, *arguments: object, **environment: str) -> subprocess.Co
 LOOKING = [["info"], ["show", "L1.2"], ["table", "cases", "--json"], ["table", "confident", "--csv"], ["tokens", "é"]]
 
 
+@pytest.mark.slow(seconds=2)
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
 def test_a_terminal_that_is_not_utf8(encoding: str, run: Path) -> None:
     for name, *rest in [*LOOKING[:4], ["show", "nowhere é 日本"]]:
@@ -66,6 +67,7 @@ CLOSED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", CLOSED)
 def test_streams_that_are_closed_or_broken(how: str, run: Path) -> None:
     for name, *rest in (["table", "cases", "--csv"], ["info"], ["show", "nowhere"]):
@@ -90,6 +92,7 @@ def test_no_file_gets_the_number_of_a_closed_stream(run: Path, tmp_path: Path) -
     assert (tmp_path / "file").read_bytes() == b""
 
 
+@pytest.mark.slow(seconds=2)
 def test_an_empty_environment(run: Path) -> None:
     for name, *rest in LOOKING[:4]:
         line = f"env -i PYTHONPATH={shlex.quote(SOURCE)} KEYHOLE ARGS"
@@ -98,6 +101,7 @@ def test_an_empty_environment(run: Path) -> None:
         assert done.stderr == b""
 
 
+@pytest.mark.slow(seconds=2)
 def test_a_terminal_of_any_width(run: Path) -> None:
     for columns in ("0", "1", "7", "x", "100000"):
         done = shell("KEYHOLE ARGS", "show", run, "L1.2", COLUMNS=columns, FORCE_COLOR="1", TERM="dumb")
@@ -189,6 +193,7 @@ def test_numbers_that_are_none_are_refused(name: str, value: object, run: Path) 
             function(opened, **{name: value})  # type: ignore[operator]
 
 
+@pytest.mark.slow
 def test_numbers_of_numpy_and_huge_ones_work(run: Path) -> None:
     opened, model = keyhole.open(run), tiny("gpt2")
     wanted = ["mutation", "cases"]

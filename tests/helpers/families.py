@@ -10,7 +10,8 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from keyhole.models.model import Model, prove
+from keyhole.models.model import Model
+from keyhole.models.proof import prove
 
 D, CELLS, LAYERS, VOCABULARY, CONTEXT = 16, 24, 3, 300, 64
 

@@ -10,7 +10,8 @@ import torch
 from families import CELLS, D, tiny, tokenizer
 from torch import nn
 
-from keyhole.models.model import Model, prove
+from keyhole.models.model import Model
+from keyhole.models.proof import prove
 
 WIDTHS = (11, 24, 17)
 """Cells of each layer. The widest is in the middle, so that a place computed with the first or the last width is wrong."""

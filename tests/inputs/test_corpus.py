@@ -348,7 +348,7 @@ def test_a_missing_extra_names_its_install_command(
     if "." in source:
         (tmp_path / source).write_bytes(b"")
         source = str(tmp_path / source)
-    with pytest.raises(MissingExtra, match=rf"pip install 'keyhole\[{extra}\]'"):
+    with pytest.raises(MissingExtra, match=rf"pip install -e '\.\[{extra}\]'"):
         texts(source)
 
 
@@ -374,7 +374,7 @@ def test_reading_a_long_file_takes_little_memory(tmp_path: Path) -> None:
         for _ in range(300_000):
             file.write("A sentence that is repeated very often in this long file. And another one.\n")
     code = (
-        "import sys, resource; from keyhole.corpus import units\n"
+        "import sys, resource; from keyhole.inputs.corpus import units\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "n = sum(1 for _ in units([sys.argv[1]], 'sentence'))\n"
         "print(n, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
@@ -446,7 +446,7 @@ def test_one_line_of_20_million_characters_takes_little_memory(words: str, tmp_p
         for _ in range(20):
             file.write(words * (1_000_000 // len(words)))
     code = (
-        "import sys, resource; from keyhole.corpus import units\n"
+        "import sys, resource; from keyhole.inputs.corpus import units\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "longest = max(len(unit.text) for unit in units([sys.argv[1]], 'sentence'))\n"
         "print(longest, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"

@@ -68,7 +68,7 @@ def test_what_a_library_prints_is_not_taken_for_text(text: str, monkeypatch: pyt
 
 LOUD = """
 import os
-from keyhole import corpus, reader
+from keyhole.inputs import corpus, reader
 quiet = corpus.units
 def units(*args, **options):
     print("loud", flush=True)

@@ -11,7 +11,7 @@ from torch.nn import functional
 from triton_here import CUDA, DEVICE, on_the_card
 
 from keyhole.kernels import attention
-from keyhole.models import patches as quiet
+from keyhole.models import patches
 from keyhole.models.model import Model
 
 
@@ -64,16 +64,26 @@ def test_what_it_is_not_made_for(change: dict[str, object], why: str) -> None:
 
 
 def test_masks_dropout_and_other_devices_go_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[object, ...]] = []
-    monkeypatch.setattr(attention, "_usual", lambda *args, **options: asked.append((args, options)) or args[0])
-    instead = attention.attention
+    asked: list[tuple[tuple[object, ...], dict[str, object]]] = []
+    tried: list[float] = []
+    monkeypatch.setattr(attention, "try_short", lambda q, k, v, dropout, scale: tried.append(dropout))
+    instead = attention.instead_of(lambda *args, **options: asked.append((args, options)))
+    module = torch.nn.Module()
     q, k, v = (x.cpu() for x in qkv(1, 2, 1, 8, 16, torch.float16))
-    instead(q, k, v, is_causal=True)
-    instead(q, k, v, torch.zeros(8, 8))
-    instead(q, k, v, dropout_p=0.5, is_causal=True, scale=2.0, enable_gqa=True)
-    assert len(asked) == 3
-    assert asked[2][0][4:] == (0.5, True)  # type: ignore[index]
-    assert asked[2][1] == {"scale": 2.0, "enable_gqa": True}
+    instead(module, q, k, v, torch.zeros(8, 8))
+    instead(module, q, k, v, None, softcap=30.0)
+    instead(module, q, k, v, None, is_causal=False)
+    instead(module, q[:, :, :1], k, v, None)
+    assert tried == []
+    instead(module, q, k, v, None, dropout=0.5, scaling=2.0, is_causal=True, sliding_window=3)
+    assert tried == [0.5]
+    assert len(asked) == 5
+    assert asked[4][0][0] is module
+    assert asked[4][0][4] is None
+    assert asked[4][1] == {"dropout": 0.5, "scaling": 2.0, "is_causal": True, "sliding_window": 3}
+    monkeypatch.undo()
+    assert attention.try_short(q, k, v, 0.0, None) is None  # on a CPU
+    assert attention.try_short(*qkv(1, 2, 1, 8, 16, torch.float16), 0.5, None) is None
 
 
 @on_the_card
@@ -105,10 +115,10 @@ def test_a_model_on_the_card_takes_it_for_short_windows_only(family: str, monkey
             kept: list[torch.Tensor] = []
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(attention, "fits", fits)
-                model.run(ids, lambda layer, x, kept=kept: kept.append(x.float().clone()))  # type: ignore[misc]
+                model.run(ids, lambda site, x, tokens, kept=kept: kept.append(x.float().clone()))  # type: ignore[misc]
             found.append(kept)
         for one, other in zip(*found, strict=True):
             assert (one - other).norm() <= 2e-2 * other.norm()
     assert calls == [9] * model.layers
-    assert functional.scaled_dot_product_attention.__module__ != attention.__name__
-    assert quiet._Looks.running == 0
+    assert model.config._attn_implementation == "sdpa"
+    assert not patches._replaced.users

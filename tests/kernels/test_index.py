@@ -135,6 +135,7 @@ def compare_filter_rows(
             assert set(kept.tolist()) <= set(expected.tolist())
 
 
+@pytest.mark.slow(seconds=2)
 @pytest.mark.parametrize("grouped", [False, True], ids=["", "grouped"])
 @pytest.mark.parametrize("per", ["sentence", "prefix"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -257,6 +258,7 @@ def assert_same(index: GpuIndex, plain: CpuIndex) -> None:
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "signed", "per", "grouped"),
     [

@@ -12,8 +12,9 @@ from triton_here import DEVICE, on_the_card
 
 from keyhole.kernels import lens as lens_kernels
 from keyhole.kernels.lens import Surveyor, gather_plain, keys_plain, survey_plain, unpack_plain
+from keyhole.kernels.sizes import CHUNK
 from keyhole.lens import project as lens
-from keyhole.lens.project import CHUNK
+from keyhole.lens.head import Head
 
 pytestmark = pytest.mark.usefixtures("no_numpy_noise")
 
@@ -101,7 +102,7 @@ def check_projection(z: torch.Tensor, masked: torch.Tensor, kept: int) -> None:
     targets = torch.randint(-1, vocabulary, (rows,), generator=torch.Generator().manual_seed(1))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lens, "BLOCK_BYTES", 4 * (vocabulary + 16) * 3)  # blocks of three rows
-        patch.setattr(lens, "_multiply", lambda vectors, weight, out: out.copy_(vectors))
+        patch.setattr(lens, "multiply", lambda vectors, weight, out: out.copy_(vectors))
         empty = torch.empty(vocabulary, 1, device=DEVICE)
         got = lens._survey(z.to(DEVICE), empty, kept, targets.to(DEVICE), masked.to(DEVICE), lambda rows: None)
     there = torch.ones(vocabulary, dtype=torch.bool)
@@ -140,11 +141,11 @@ def check_first(z: torch.Tensor, *, summed: bool) -> None:
 
 
 def test_a_head_reads_residuals_by_kernels_as_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    head = lens.Head(tiny("gemma2"))  # logits with a cap
+    head = Head(tiny("gemma2"))  # logits with a cap
     residuals = torch.randn(9, head.weight.shape[1], generator=torch.Generator().manual_seed(5))
     tokens = torch.randint(0, head.vocabulary, (9,), generator=torch.Generator().manual_seed(6))
     monkeypatch.setattr(lens, "BLOCK_BYTES", 4 * 4 * head.vocabulary * 2)  # a few rows at once
-    expected, likely = head.read(residuals, tokens)
+    expected, likely = head.read_residuals(residuals, tokens)
     raw = head.top("raw", residuals)
     used = []
     kernels = lens_kernels.first_tokens
@@ -154,8 +155,8 @@ def test_a_head_reads_residuals_by_kernels_as_without(monkeypatch: pytest.Monkey
         found, log_total = kernels(logits.to(DEVICE), summed=summed)
         return found.cpu(), log_total.cpu()
 
-    monkeypatch.setattr(lens, "_first_tokens", by_kernels)
-    got, probable = head.read(residuals, tokens)
+    monkeypatch.setattr(lens, "first_tokens", by_kernels)
+    got, probable = head.read_residuals(residuals, tokens)
     assert torch.equal(got, expected)
     assert likely is not None
     assert probable is not None

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from keyhole.errors import ProofFailed, UsageError
 from keyhole.lens import project as lens
-from keyhole.lens.project import Head
-from keyhole.models.model import prove
+from keyhole.lens.head import Head
+from keyhole.models.proof import prove
 from keyhole.store import values
 
 
@@ -163,7 +163,7 @@ def test_tokens_that_seem_untrained_and_never_occur() -> None:
     before = weight.clone()
     weight[100] *= 1e-3
     weight[101] *= 1e-3
-    masked = set(lens.seem_untrained(head, 259, torch.tensor([101, 280])).tolist())
+    masked = set(lens.seem_untrained(head.weight, 259, torch.tensor([101, 280])).tolist())
     weight.copy_(before)
     assert 100 in masked
     assert 101 not in masked  # it occurs

@@ -23,10 +23,11 @@ pytestmark = pytest.mark.skipif(
 
 def coefficients(model: Model, ids: torch.Tensor) -> list[tuple[int, torch.Tensor]]:
     kept: list[tuple[int, torch.Tensor]] = []
-    model.run(ids, lambda layer, x: kept.append((layer, x.clone())))
+    model.run(ids, lambda site, x, tokens: kept.append((site, x.clone())))
     return kept
 
 
+@pytest.mark.slow(seconds=3)
 @pytest.mark.parametrize(
     "family", ["llama", "opt", "gemma3_text", "gpt_neo"]
 )  # of the last two, layers attend differently
@@ -46,9 +47,10 @@ def test_coefficients_are_the_same_whatever_the_shape_and_the_model_is_as_it_was
                 torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
     for plain, again in zip(before, (coefficients(model, ids) for ids in batches), strict=True):
         assert all(torch.equal(one, two) for (_, one), (_, two) in zip(plain, again, strict=True))
-    assert not any(down._forward_pre_hooks for down in model.downs)
+    assert not any(site.module._forward_pre_hooks for site in model.sites)
 
 
+@pytest.mark.slow(seconds=3)
 def test_a_compiled_scan_finds_what_a_plain_one_does(text: Path, tmp_path: Path) -> None:
     model = tiny("llama")
     plain = keyhole.scan(model, text, tmp_path / "plain", top=4)
@@ -56,7 +58,7 @@ def test_a_compiled_scan_finds_what_a_plain_one_does(text: Path, tmp_path: Path)
     assert other.manifest["config"]["compile"] is True
     np.testing.assert_allclose(plain.coefficients, other.coefficients, rtol=1e-3, atol=1e-5)
     assert (plain.units == other.units).mean() > 0.99
-    assert model.taking is None
+    assert model.tap is None
 
 
 def test_what_cannot_be_compiled_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +71,7 @@ def test_what_cannot_be_compiled_says_so(monkeypatch: pytest.MonkeyPatch) -> Non
         patch.setattr(Model, "forward", fails)
         with pytest.raises(ModelError, match=r"not be compiled \(RuntimeError: no compiler\).*without --compile"):
             enter(model)
-    assert not any(down._forward_pre_hooks for down in model.downs)
+    assert not any(site.module._forward_pre_hooks for site in model.sites)
     monkeypatch.setattr(model, "split", True)
     with pytest.raises(UsageError, match="one device"):
         enter(model)
@@ -91,3 +93,18 @@ def test_an_edited_model_is_not_compiled() -> None:
 def enter(model: Model) -> None:
     with compiled(model):
         raise AssertionError
+
+
+def test_our_attention_is_compiled_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU it hands every call to torch's, so the coefficients are those of plain blocks."""
+    from keyhole.models import patches
+
+    model = tiny("llama")
+    ids = torch.randint(1, 250, (3, 9), generator=torch.Generator().manual_seed(0))
+    before = coefficients(model, ids)
+    monkeypatch.setattr(patches, "kernel_runs", lambda: True)
+    with compiled(model):
+        within = coefficients(model, ids)
+    for (_, one), (_, two) in zip(before, within, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
+    assert model.config._attn_implementation == "sdpa"

@@ -14,9 +14,11 @@ from torch.nn import functional
 
 import keyhole
 from keyhole.errors import ModelError, ProofFailed, UnknownFamily, UnsafeCheckpoint, UsageError
-from keyhole.models import model as models
+from keyhole.models.families import FAMILIES, Family, family_of
 from keyhole.models.intervene import Edit
-from keyhole.models.model import FAMILIES, Family, Model, prove
+from keyhole.models.model import Model
+from keyhole.models.proof import prove
+from keyhole.models.sites import find_sites
 
 
 def test_every_family_has_a_tiny_model() -> None:
@@ -45,7 +47,7 @@ def test_a_wrong_row_is_refused_with_the_numbers(change: dict[str, object]) -> N
     model = tiny("llama", intermediate_size=D, cells=D)  # square, so that shapes alone give nothing away
     wrong = Model(model.lm, model.tokenizer, source="wrong")
     wrong.family = replace(wrong.family, **change)  # type: ignore[arg-type]
-    wrong.downs = [block.get_submodule(wrong.family.down) for block in wrong.blocks]
+    wrong.sites = find_sites(wrong.blocks, wrong.family)
     with pytest.raises((ProofFailed, RuntimeError), match="relative difference is|size"):
         prove(wrong)
 
@@ -69,7 +71,7 @@ def test_gpt_neox_with_and_without_parallel_residuals(parallel: bool) -> None:
 
 def test_an_unknown_architecture_lists_the_known_and_the_way_to_add_one() -> None:
     with pytest.raises(UnknownFamily, match=r"'mamba'.*bloom, falcon.*starcoder2.*FAMILIES"):
-        models.family_of("mamba")
+        family_of("mamba")
 
 
 def test_a_new_family_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +108,7 @@ def test_padding_changes_nothing() -> None:
         model = tiny(family)
         alone, kept = model.coefficients("The cat"), {}
         batch = model.batch([*model.tokenize(["The cat", "A much longer text than that"])])
-        model.run(batch.ids, lambda layer, x, kept=kept: kept.update({layer: x[0, 1:8].clone()}))
+        model.run(batch.ids, lambda site, x, tokens, kept=kept: kept.update({site: x[0, 1:8].clone()}))
         torch.testing.assert_close(
             torch.cat([kept[layer] for layer in range(LAYERS)], dim=1), alone, rtol=1e-3, atol=1e-5
         )

@@ -16,8 +16,7 @@ from torch import Tensor
 
 import keyhole
 from keyhole.errors import UsageError
-from keyhole.models import intervene
-from keyhole.models import patches as quiet
+from keyhole.models import intervene, patches
 from keyhole.models.intervene import Edit, applied
 from keyhole.models.model import Model
 
@@ -102,7 +101,7 @@ def test_nothing_is_left_behind(family: str) -> None:
         _fail_inside(model)
     assert torch.equal(logits(model), before)
     assert torch.equal(model.coefficients(TEXT), coefficients)
-    assert not any(down._forward_pre_hooks for down in model.downs)
+    assert not any(site.module._forward_pre_hooks for site in model.sites)
 
 
 def _fail_inside(model: Model) -> None:
@@ -134,9 +133,9 @@ def test_the_callers_tensor_is_not_touched() -> None:
     x = torch.randn(1, 4, model.cells.size(0))
     kept = x.clone()
     with applied(model, [Edit(0, 2, 0.0)]):
-        out = model.downs[0](x)
+        out = model.sites[0].module(x)
     assert torch.equal(x, kept)
-    assert not torch.equal(out, model.downs[0](x))
+    assert not torch.equal(out, model.sites[0].module(x))
 
 
 def test_a_batch_of_sequences_with_and_without_a_start_token() -> None:
@@ -146,10 +145,10 @@ def test_a_batch_of_sequences_with_and_without_a_start_token() -> None:
         bare = torch.tensor([ids, ids])
         bare[0] = torch.tensor([model.bos_id, *ids[:-1]])
         plain: dict[int, Tensor] = {}
-        model.run(bare, lambda layer, x, plain=plain: plain.update({layer: x.clone()}))
+        model.run(bare, lambda site, x, tokens, plain=plain: plain.update({site: x.clone()}))
         edited: dict[int, Tensor] = {}
         with applied(model, [Edit(0, 2, 3.0, (4,))]):
-            model.run(bare, lambda layer, x, edited=edited: edited.update({layer: x.clone()}))
+            model.run(bare, lambda site, x, tokens, edited=edited: edited.update({site: x.clone()}))
         changed = (edited[0] != plain[0]).nonzero().tolist()
         assert changed == [entry for entry in ([0, 5, 2], [1, 4, 2]) if plain[0][tuple(entry)] != 0]
 
@@ -192,8 +191,8 @@ def test_two_models_at_once_leave_transformers_as_it_was() -> None:
     from transformers import masking_utils
 
     before = masking_utils.find_packed_sequence_indices
-    with quiet.without_looking():
-        first, second = quiet.without_looking(), quiet.without_looking()
+    with patches.without_looking():
+        first, second = patches.without_looking(), patches.without_looking()
         first.__enter__()
         second.__enter__()
         first.__exit__(None, None, None)
@@ -297,26 +296,26 @@ GOOD = {"layer": 0, "cell": 1, "scale": 0.5}
 )
 def test_what_is_wrong_with_edits_is_told(value: Any, says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        intervene.read(value, tiny("llama"))
+        intervene.read_edits(value, tiny("llama"))
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     model = tiny("llama")
     with pytest.raises(UsageError, match=r"edits file .*nowhere.json cannot be read: No such file"):
-        intervene.read(tmp_path / "nowhere.json", model)
+        intervene.read_edits(tmp_path / "nowhere.json", model)
     with pytest.raises(UsageError, match="cannot be read"):
-        intervene.read(tmp_path, model)
+        intervene.read_edits(tmp_path, model)
     bad = tmp_path / "bad.json"
     for content in (b"{", b"\xff\xfe", b"[" * 100_000):
         bad.write_bytes(content)
         with pytest.raises(UsageError, match="is no JSON"):
-            intervene.read(str(bad), model)
+            intervene.read_edits(str(bad), model)
     bad.write_text("[]")
-    assert intervene.read(str(bad), model) == []
+    assert intervene.read_edits(str(bad), model) == []
 
 
 def test_what_is_dumped_is_read_back() -> None:
     edits = [Edit(0, 1, 0.1, (3, 7)), Edit(2, 23, -4.0)]
     spelled = json.loads(json.dumps(intervene.dump(edits, tiny("llama")), allow_nan=False))
-    assert intervene.read(spelled, tiny("llama")) == edits
+    assert intervene.read_edits(spelled, tiny("llama")) == edits
     assert intervene.parse(spelled["edits"]) == edits

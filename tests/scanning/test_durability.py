@@ -116,7 +116,8 @@ import time
 import torch
 import keyhole
 from families import tiny
-from keyhole import engine, models
+from keyhole.models import model as models
+from keyhole.scanning import scan as engine
 engine.CHECKPOINT_SECONDS = 0.0
 engine.CHECKPOINT_SHARE = 1e9
 slow = models.Model.forward
@@ -441,7 +442,7 @@ def test_manifests_that_are_not_ours(run: Path) -> None:
     file = run / "manifest.json"
     manifest = json.loads(file.read_text())
     file.write_text(json.dumps({**manifest, "schema": 99}))
-    with pytest.raises(SchemaTooNew, match="schema 99.*pip install -U keyhole"):
+    with pytest.raises(SchemaTooNew, match="schema 99.*Upgrade: git pull && pip install -e"):
         keyhole.open(run)
     file.write_text(json.dumps({**manifest, "config": {**manifest["config"], "top": 1}}))
     with pytest.raises(RunDamaged, match="checksum does not match"):

@@ -37,7 +37,7 @@ def own(model: Model, position: int) -> Tensor:
     """The model's own logits at a position of the text."""
     batch = model.batch(model.tokenize([TEXT]))
     with torch.no_grad():
-        return model.lm(input_ids=batch.ids, use_cache=False).logits[0, batch.starts + position]
+        return model.lm(input_ids=batch.ids, use_cache=False).logits[0, batch.n_special + position]
 
 
 def added(model: Model, seen: paper.Seen, layer: int, cell: int) -> Tensor:
@@ -193,7 +193,7 @@ def test_a_model_that_overflows_is_told_apart_from_its_edits() -> None:
     huge = [Edit(0, cell, 3e38) for cell in range(model.cells.size(0))]
     with applied(model, huge), pytest.raises(UsageError, match="not finite any more. Use smaller scales"):
         prompt.read(model, TEXT, edits=huge)
-    weight = model.downs[0].weight
+    weight = model.sites[0].module.weight
     kept = weight.data.clone()
     weight.data[0, 0] = torch.inf
     with pytest.raises(ModelError, match="not finite in float32"):

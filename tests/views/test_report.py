@@ -59,10 +59,10 @@ def scanned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-@pytest.fixture
-def run(scanned: Path, tmp_path: Path) -> keyhole.Run:
+@pytest.fixture(scope="module")
+def filled_run(scanned: Path, tmp_path_factory: pytest.TempPathFactory) -> keyhole.Run:
     """The run, its tables filled, hostile tokens among them."""
-    path = tmp_path / "run"
+    path = tmp_path_factory.mktemp("filled") / "run"
     shutil.copytree(scanned, path)
     filled = like_the_paper(3, cells=24)
     for i, row in enumerate(filled["confident"]):
@@ -73,6 +73,12 @@ def run(scanned: Path, tmp_path: Path) -> keyhole.Run:
     for name, rows in filled.items():
         fill(path, name, rows, SAMPLE if name == "refinement" else None)
     return keyhole.Run(path)
+
+
+@pytest.fixture
+def run(filled_run: keyhole.Run, tmp_path: Path) -> keyhole.Run:
+    """A copy of it for one test to change."""
+    return keyhole.Run(shutil.copytree(filled_run.path, tmp_path / "run"))
 
 
 def bare(scanned: Path, tmp_path: Path) -> keyhole.Run:
@@ -108,6 +114,7 @@ def test_every_figure_and_table_is_there(run: keyhole.Run) -> None:
     assert str(run.path.parent) not in shown.text
 
 
+@pytest.mark.slow(seconds=2)
 def test_every_verdict_is_listed_and_leads_to_its_figure(run: keyhole.Run) -> None:
     shown = read(run)
     data = report.data(run)
@@ -185,12 +192,14 @@ def test_notes_stand_with_their_figures(run: keyhole.Run) -> None:
     assert said.count(NOTE[1:]) == 3  # Figures 9, 10 and 11 read that table
 
 
+@pytest.mark.slow(seconds=2)
 def test_the_page_is_the_same_every_time(run: keyhole.Run) -> None:
     first = report.write(run).read_bytes()
     assert report.write(run).read_bytes() == first
     assert len(first) < 2_000_000
 
 
+@pytest.mark.slow(seconds=2)
 @pytest.mark.parametrize("everywhere", [False, True])
 def test_missing_numbers_are_no_error(run: keyhole.Run, everywhere: bool) -> None:
     keep = {"layer", "bin", "n", "dropped", "target", "lens", "cell", "token", "prefix", "top_r", "top_y", "top_o"}
@@ -248,6 +257,7 @@ def test_json(run: keyhole.Run) -> None:
     assert not store.report_file(run.path).exists()
 
 
+@pytest.mark.slow(seconds=6)
 def test_svg_and_png(run: keyhole.Run, tmp_path: Path) -> None:
     result = CliRunner().invoke(
         app, ["report", str(run.path), "--svg", str(tmp_path / "s"), "--png", str(tmp_path / "p")]
@@ -279,6 +289,7 @@ def test_cases_are_held_against_the_chance_that_the_facts_tell(run: keyhole.Run)
     assert "up to 0.3:" in report.data(run)["verdicts"]["cases"][0]["evidence"]
 
 
+@pytest.mark.slow(seconds=3)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_in_a_browser(run: keyhole.Run, width: int, scheme: str) -> None:

@@ -16,6 +16,8 @@ from keyhole.store import values
 from keyhole.views import text as show
 from keyhole.web.search import bucket, words
 
+pytestmark = pytest.mark.slow
+
 ROUTES = ["", "#/L1", "#/L1/7", "#/search?q=cat", "#/search", "#/prompt", "#/annotate", "#/annotate/L0/3"]
 UNLABELLED = """() => [...document.querySelectorAll('input, select, textarea, button, a, canvas, [role=img]')].filter(e =>
   e.checkVisibility() && e.getAttribute('aria-hidden') !== 'true' && !e.closest('[aria-hidden=true]') &&

@@ -13,6 +13,8 @@ from browsing import Site, go, lively, opened, served, small, until
 import keyhole
 from keyhole.store import annotations
 
+pytestmark = pytest.mark.slow
+
 REFUSED = ("api/notes", "api/annotations", ".json")
 
 

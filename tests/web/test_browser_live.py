@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from browsing import LAYERS, Site, go, lively, opened, small, titled, until
 
 from keyhole.models import intervene
 from keyhole.store import annotations
 from keyhole.uses import prompt
+
+pytestmark = pytest.mark.slow
 
 # Prompt
 
@@ -76,7 +79,7 @@ def test_prompt_with_cells_switched_off(live_page: Any, live: Site, tmp_path: Pa
         page.get_by_role("button", name="Save edits").click()
     file = tmp_path / "edits.json"
     download.value.save_as(file)
-    assert intervene.read(file, small()) == edits
+    assert intervene.read_edits(file, small()) == edits
 
     page.locator(".edits li a").click()  # a look at the cell, and back: nothing is lost
     page.wait_for_selector(".cellpage")

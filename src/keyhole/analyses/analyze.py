@@ -13,7 +13,8 @@ from pathlib import Path
 
 from ..common.checks import whole
 from ..errors import RunError, UsageError
-from ..lens.project import Head, check_lens
+from ..lens.head import Head
+from ..lens.lenses import check_lens
 from ..models.model import SPLIT, Model
 from ..models.rerun import model_of
 from ..store import layout as store

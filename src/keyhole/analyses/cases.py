@@ -34,7 +34,7 @@ from .record import (
 from .stats import rate_interval
 
 if TYPE_CHECKING:
-    from ..lens.project import Head
+    from ..lens.head import Head
     from .heldout import Prefixes
     from .section5 import Section5
 

@@ -173,10 +173,10 @@ def _measure(
     prepared = model.batch(texts, bos=bool(run.manifest["config"]["bos"]))
     row = np.repeat(np.arange(len(batch)), [len(window.triggers) for window in batch])
     which = np.concatenate([window.triggers for window in batch])
-    column = prepared.starts + picked.length[which] - 2  # the mutated prefix is one shorter
+    column = prepared.n_special + picked.length[which] - 2  # the mutated prefix is one shorter
     got = np.empty(len(which))
 
-    def sink(layer: int, x: torch.Tensor) -> None:
+    def sink(layer: int, x: torch.Tensor, tokens: torch.Tensor | None) -> None:
         here = np.flatnonzero(picked.layer[which] == layer)
         if len(here):
             at = [torch.from_numpy(index[here]).to(x.device) for index in (row, column, picked.cell[which])]

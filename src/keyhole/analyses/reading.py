@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from ..lens.project import Head, nearest, project, seem_untrained
+from ..lens.head import Head
+from ..lens.project import nearest, project, seem_untrained
 from ..store import layout as store
 from ..store.run import Run
 from ..store.values import KEPT, Values, index
@@ -31,7 +32,7 @@ def read_values(
     masked = None
     if mask:
         seen = np.flatnonzero(targets.unigram(run, head.vocabulary))
-        masked = seem_untrained(head, len(run.vocabulary), torch.from_numpy(seen))
+        masked = seem_untrained(head.weight, len(run.vocabulary), torch.from_numpy(seen))
     wanted = targets.next_tokens(run, 1)[:, 0]
     advance = begin(len(run.cells))
     names = ("top_tokens", "top_logits", "bottom_tokens", "bottom_logits", "max_prob", "entropy", "ranks")

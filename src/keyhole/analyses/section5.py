@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ..lens.project import Head
+from ..lens.head import Head
 from ..models.states import States, states
 from ..store.values import Values
 from .heldout import Prefixes
@@ -76,7 +76,7 @@ def measure(
     waiting: list[tuple[list[int], dict[str, torch.Tensor]]] = []
     for rows in batches([len(ids) for ids in prefixes.ids], batch_tokens):
         batch = model.batch([prefixes.ids[row] for row in rows], bos=bos)
-        ends = torch.tensor([batch.starts + len(prefixes.ids[row]) - 1 for row in rows])
+        ends = torch.tensor([batch.n_special + len(prefixes.ids[row]) - 1 for row in rows])
         seen = states(model, batch.ids, ends)
         waiting.append((rows, _read(head, values.lens, seen, promoted, demoted)))
         if len(waiting) > 1:  # results are fetched one batch late, so that a GPU is not idle meanwhile
@@ -101,7 +101,7 @@ def _read(head: Head, lens: str, seen: States, promoted: Any, demoted: Any) -> d
     layers, n, width = seen.r.shape
 
     def own(x: torch.Tensor, tokens: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor | None]:
-        top, probability = head.read(x.reshape(-1, width), tokens)
+        top, probability = head.read_residuals(x.reshape(-1, width), tokens)
         return top.view(layers, n), None if probability is None else probability.view(layers, n)
 
     top_o, _ = own(seen.o)

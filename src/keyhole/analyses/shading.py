@@ -213,13 +213,13 @@ def _run(
     run = windows.run
     batch = model.batch([windows.tokens(window) for window in members], bos=bool(run.manifest["config"]["bos"]))
     lengths = np.where(np.isin(members, sampled), windows.lengths[members], 0)
-    columns = np.arange(batch.ids.shape[1])[None] - batch.starts
+    columns = np.arange(batch.ids.shape[1])[None] - batch.n_special
     counted = torch.from_numpy(np.flatnonzero((columns >= 0) & (columns < lengths[:, None])))
     low, high = run.stats.min, run.stats.max
 
-    def sink(layer: int, x: torch.Tensor) -> None:
+    def sink(layer: int, x: torch.Tensor, tokens: torch.Tensor | None) -> None:
         span, cells = run.cells.span(layer), run.cells.size(layer)
-        for shown in triggers[layer].of_batch(number, batch.starts):
+        for shown in triggers[layer].of_batch(number, batch.n_special):
             base = (shown.row * x.shape[1] + shown.column) * cells + shown.cell
             inside = np.arange(int(shown.size.sum())) - np.repeat(np.cumsum(shown.size) - shown.size, shown.size)
             index = torch.from_numpy(np.repeat(base, shown.size) + inside * cells).to(x.device)

@@ -20,7 +20,7 @@ from . import corpus
 from .corpus import Unit
 from .formats import shown
 
-START = "from keyhole.reader import child; child()"
+START = "from keyhole.inputs.reader import child; child()"
 WORTHWHILE, PROCESSORS = 4 << 20, 3
 """Bytes of files, and processors, from which on it is faster: with two, tokenising alone keeps both busy."""
 

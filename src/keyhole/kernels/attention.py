@@ -1,23 +1,24 @@
 """Causal attention over short windows, on a GPU.
 
-A corpus cut into sentences is attention over a score of tokens, many thousand times. Kernels made for long contexts spend
-most of that on tiles that stay empty; this one takes a window and a head in one tile. What it is not made for goes to torch.
+A corpus cut into sentences means attention over about twenty tokens, many thousands of times. Kernels made for long contexts
+spend most of that time on tiles that are nearly empty. This one puts a window and a head into one tile. Every call that it is
+not made for goes to torch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
-from torch.nn import functional
+from torch import Tensor, nn
 
 LONGEST = 64
-"""columns of a window"""
+"""Largest number of columns of a window."""
 WIDEST = 128
-"""numbers of a head"""
+"""Largest width of a head."""
 LOG2_E = tl.constexpr(1.4426950408889634)
 
 
@@ -44,10 +45,10 @@ def attend(
     LENGTH: tl.constexpr,
     WHOLE: tl.constexpr,
 ):
-    """One window and head a program: softmax(q·kᵀ·scale)·v, each column seeing itself and what stands before it.
+    """One window and head per program: softmax(q·kᵀ·scale)·v, where each column sees itself and the columns before it.
 
-    SHARED heads have one k and v. `out` is [rows, columns, heads, width], in one piece. A head of WIDTH numbers is padded to
-    WHOLE.
+    Every SHARED heads of q have one head of k and v in common. `out` is [rows, columns, heads, width], contiguous. A head of
+    WIDTH numbers is padded to WHOLE.
     """
     row = (tl.program_id(0) // HEADS).to(tl.int64)
     head = tl.program_id(0) % HEADS
@@ -68,7 +69,7 @@ def attend(
 
 
 def fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether `attend` is made for this."""
+    """Whether `attend` is made for these shapes, types and strides."""
     return (
         q.dim() == 4
         and q.shape[0] == k.shape[0]
@@ -109,7 +110,7 @@ def short(q: Tensor, k: Tensor, v: Tensor, scale: float | None = None) -> Tensor
 
 @torch.library.custom_op("keyhole::attend", mutates_args=())
 def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor:
-    """`short`, as one piece that `torch.compile` does not look into."""
+    """`short` as one operator, which `torch.compile` does not look into."""
     return short(q, k, v, scale)
 
 
@@ -119,32 +120,56 @@ def _(q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> Tensor:
     return q.new_empty((rows, columns, heads, width)).transpose(1, 2)
 
 
-_usual = functional.scaled_dot_product_attention
-
-
-def attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    **options: Any,
-) -> Tensor:
-    """torch's `scaled_dot_product_attention`, but short causal windows on a GPU go to `short`."""
+def try_short(query: Tensor, key: Tensor, value: Tensor, dropout: float, scale: float | None) -> Tensor | None:
+    """Causal attention without a mask by `short`, if it is made for this call; else None."""
     if (
-        is_causal
-        and attn_mask is None
-        and not dropout_p
-        and query.is_cuda
-        and (options.get("enable_gqa") or query.shape[1] == key.shape[1])
-        and not (torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad))
-        and fits(query, key, value)
+        dropout
+        or not query.is_cuda
+        or (torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad))
+        or not fits(query, key, value)
     ):
-        if torch.compiler.is_compiling():
-            compiled: Tensor = _attend(query, key, value, scale)
-            return compiled
-        return short(query, key, value, scale)
-    result: Tensor = _usual(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **options)
-    return result
+        return None
+    if torch.compiler.is_compiling():
+        compiled: Tensor = _attend(query, key, value, scale)
+        return compiled
+    return short(query, key, value, scale)
+
+
+NOT_PLAIN = ("softcap", "position_bias", "cache")
+"""Options of transformers' attention that `short` does not know."""
+
+
+def instead_of(usual: Callable[..., Any]) -> Callable[..., Any]:
+    """A function for transformers' `AttentionInterface` that does what `usual` (its function for torch's attention) does, but
+    short causal windows on a GPU go to `short`."""
+
+    def attend_or_usual(
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        dropout: float = 0.0,
+        scaling: float | None = None,
+        is_causal: bool | None = None,
+        **options: Any,
+    ) -> Any:
+        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        plain = attention_mask is None and all(options.get(name) is None for name in NOT_PLAIN)
+        if query.shape[2] > 1 and causal and plain:
+            found = try_short(query, key, value, dropout, scaling)
+            if found is not None:
+                return found.transpose(1, 2).contiguous(), None
+        return usual(
+            module,
+            query,
+            key,
+            value,
+            attention_mask,
+            dropout=dropout,
+            scaling=scaling,
+            is_causal=is_causal,
+            **options,
+        )
+
+    return attend_or_usual

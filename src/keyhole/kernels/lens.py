@@ -1,12 +1,12 @@
-"""The lens on a GPU: one read of a block of logits, and nothing awaited.
+"""The lens on a GPU: each block of logits is read once, and the CPU never waits for the device.
 
 `survey` reads every logit once: the largest and the smallest of each chunk of tokens, what softmax and its entropy need,
-and how many logits stand above the one asked for. `gather` then looks into the chunks that can hold a row's first ones.
-Where one token a row is all that is wanted, `first` finds it.
+and how many logits are larger than the one asked for. `gather` then searches the chunks that can hold a row's largest logits.
+If only the top token of each row is wanted, `first` finds it.
 
-All write *keys*: 64 bits, larger is better, the logit in the upper half (so mapped that integers compare as the floats
-do) and its place, counted down, in the lower. Keys are unique, so `torch.topk` of them is a total order, and rows with
-equal logits need no second look.
+All of them write *keys* of 64 bits, of which a larger one is better: the upper half is the logit, mapped so that integers
+compare as the floats do, and the lower half is its place, counted down. Keys are unique, so `torch.topk` of them is a total
+order, and rows with equal logits need no special case.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..lens.project import CHUNK
+from .sizes import CHUNK
 
 TILE = 16
 """chunks that a program of `survey` reads at once"""
 SEGMENT = 16
 """tiles of a program"""
 NOTHING = tl.constexpr(-(2**63))
-"""The key of a place behind a row's end: below that of every logit."""
+"""The key of a place after a row's end: smaller than that of any logit."""
 SUMS = 3
 """What a program of `survey` leaves of softmax: the largest logit m, Σ e^(z−m), Σ z·e^(z−m)."""
 
@@ -55,8 +55,8 @@ def survey(
     TILE: tl.constexpr,
     SEGMENT: tl.constexpr,
 ):
-    """One segment of one row a program. Into `keys` [2, rows, chunks]: each chunk's largest and its smallest, negated;
-    into `sums` [rows, segments, 3] and `above` [rows, segments] what stands at SUMS and the count above the target."""
+    """One segment of one row per program. Writes to `keys` [2, rows, chunks] the largest and the smallest (negated) of each
+    chunk, to `sums` [rows, segments, 3] what SUMS says, and to `above` [rows, segments] the count above the target."""
     row = tl.program_id(0) // segments
     segment = tl.program_id(0) % segments
     mine = z + row.to(tl.int64) * stride
@@ -65,7 +65,7 @@ def survey(
         asked = tl.load(mine + tl.maximum(target, 0))
         if MASKED:
             asked = tl.where(tl.load(masked + tl.maximum(target, 0)) != 0, float("-inf"), asked)
-    most = tl.full([TILE], -3.0e38, tl.float32)  # finite: where all is masked, no −inf is taken from another
+    most = tl.full([TILE], -3.0e38, tl.float32)  # a finite start avoids (−inf) − (−inf) = NaN if all is masked
     total = tl.zeros([TILE, CHUNK], tl.float32)
     weighted = tl.zeros([TILE, CHUNK], tl.float32)
     count = tl.zeros([TILE, CHUNK], tl.int32)
@@ -115,7 +115,7 @@ def gather(
     CHUNK: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """The keys [2, rows, chosen · CHUNK] of all tokens in the chunks whose keys stand in `chunks` [2, rows, chosen]."""
+    """The keys [2, rows, chosen · CHUNK] of all tokens in the chunks whose keys are in `chunks` [2, rows, chosen]."""
     line = tl.program_id(0)
     row = (line % rows).to(tl.int64)
     sign = 1.0 - 2.0 * (line // rows).to(tl.float32)
@@ -168,12 +168,12 @@ def first(
 
 
 FIRST_TILE, FIRST_SEGMENT = 1024, 16
-"""Tokens that a program of `first` reads at once, and how often."""
+"""Tokens that a program of `first` reads at once, and how many times it does."""
 
 
 def first_tokens(logits: Tensor, *, summed: bool) -> tuple[Tensor, Tensor]:
-    """The first token of each row of logits [rows, vocabulary] of any precision, and, where asked, the log of softmax's
-    denominator, in double precision. Nothing waits. The plain form is `lens._first_tokens`."""
+    """The top token of each row of logits [rows, vocabulary] of any precision and, if `summed`, the log of softmax's
+    denominator in double precision. The CPU does not wait. The plain form is in `lens.project.first_tokens`."""
     rows, vocabulary = logits.shape
     segments = -(-vocabulary // (FIRST_TILE * FIRST_SEGMENT))
     keys = torch.empty((rows, segments), dtype=torch.int64, device=logits.device)
@@ -199,7 +199,7 @@ def first_tokens(logits: Tensor, *, summed: bool) -> tuple[Tensor, Tensor]:
 
 
 class Surveyor:
-    """What blocks of logits say, kept on the device; `rows` of them come in all."""
+    """What blocks of logits say, kept on the device; they have `rows` rows in total."""
 
     def __init__(
         self, rows: int, vocabulary: int, kept: int, masked: Tensor, device: torch.device, *, ranked: bool
@@ -215,7 +215,7 @@ class Surveyor:
         self.above = torch.zeros((rows, self.segments), dtype=torch.int32, device=device)
 
     def take(self, at: int, logits: Tensor, targets: Tensor | None) -> None:
-        """Take in a block of logits [rows, vocabulary], the first of them row `at` of all. Nothing waits."""
+        """Take in a block of logits [rows, vocabulary] whose first row is row `at` of all. The CPU does not wait."""
         rows, stride = len(logits), logits.stride(0)
         if self.ranked:
             assert targets is not None
@@ -285,7 +285,7 @@ class Surveyor:
 
 
 def keys_plain(values: Tensor, places: Tensor) -> Tensor:
-    """Larger is better: by value, and of equal ones the earlier place."""
+    """Larger is better: by value, and among equal values the earlier place."""
     bits = (values.float() + 0.0).view(torch.int32)
     ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     return (ordered.long() << 32) | (0xFFFFFFFF - places)
@@ -299,8 +299,8 @@ def unpack_plain(keys: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def survey_plain(z: Tensor, masked: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What `survey` finds of logits [rows, vocabulary]: keys [2, rows, chunks], softmax's three numbers a row (in double
-    precision, segments added up), and the counts above the targets. `masked` [vocabulary] marks tokens that count nowhere."""
+    """What `survey` finds in logits [rows, vocabulary]: keys [2, rows, chunks], softmax's three numbers per row (in double
+    precision, over all segments), and the counts above the targets. `masked` [vocabulary] marks tokens that are left out."""
     rows, vocabulary = z.shape
     chunks = -(-vocabulary // CHUNK)
     high = torch.full((rows, chunks * CHUNK), -torch.inf)

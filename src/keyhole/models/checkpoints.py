@@ -1,7 +1,7 @@
 """From a name to weights: hub ids, local folders, `.gguf` files. Pickled checkpoints are never opened.
 
-What a folder says about itself is checked before a library acts on it: its configuration, which files hold the weights, their
-sizes. Whatever a library raises on the rest becomes a `ModelError`, for a checkpoint is a file from elsewhere.
+What a folder says about itself is checked before a library acts on it: its configuration, which files hold the weights, and
+their sizes. A checkpoint is a file from elsewhere, so anything that a library raises on the rest becomes a `ModelError`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import torch
 
 from ..errors import KeyholeError, MissingExtra, ModelError, UnsafeCheckpoint, UsageError
 from ..inputs.formats import first_line, shown
+from .sites import path_of
 
 if TYPE_CHECKING:
-    from .model import Family
+    from .families import Family
 
 CONFIG, INDEX, WEIGHTS, ADAPTER = (
     "config.json",
@@ -31,7 +32,7 @@ PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
 def name_of(source: object) -> str:
-    """A model's name as a string: paths are taken too."""
+    """A model's name as a string; a path is accepted too."""
     if isinstance(source, (str, bytes, os.PathLike)) and (name := os.fsdecode(source)):
         return name
     raise UsageError(
@@ -39,7 +40,7 @@ def name_of(source: object) -> str:
     )
 
 
-def read(
+def open_checkpoint(
     source: str | os.PathLike[str],
     *,
     dtype: str | torch.dtype,
@@ -50,7 +51,7 @@ def read(
 ) -> tuple[Any, Any, str | None]:
     """The language model, its tokenizer and its revision. `known` refuses an architecture before its weights are read.
 
-    With `split` its blocks are spread over the GPUs there are, which must have room for all of them.
+    With `split`, its blocks are spread over the GPUs of this machine, which must have room for all of them.
     """
     source = name_of(source)
     if not isinstance(trust_remote_code, bool):  # with None transformers would ask at the terminal
@@ -127,7 +128,7 @@ def _read(
 
 
 def _told(source: str, where: str, error: Exception) -> ModelError:
-    """A library's error as one of ours, with what to do."""
+    """A library's error as one of ours, which says what to do."""
     said = str(error)
     name = shown(source)
     if "trust_remote_code" in said:
@@ -152,7 +153,7 @@ def _told(source: str, where: str, error: Exception) -> ModelError:
 
 
 def reason(error: BaseException) -> str:
-    """What a library's error says; with its type if the text alone says too little (a KeyError holds only the key)."""
+    """The text of a library's error, with its type if the text alone says too little (a KeyError has only the key)."""
     said = " ".join(str(error).split())
     plain = isinstance(error, (OSError, RuntimeError)) or type(error) in (ValueError, Exception)
     said = said if plain and said else f"{type(error).__name__}: {said}" if said else type(error).__name__
@@ -163,7 +164,7 @@ def reason(error: BaseException) -> str:
 
 
 def inspect(folder: Path) -> None:
-    """Refuse a folder that is no whole model, or whose weights would be read from a pickle or from elsewhere."""
+    """Refuse a folder that is not a complete model, or whose weights would be read from a pickle or from another folder."""
     name = shown(folder)
     if not (folder / CONFIG).is_file():
         raise ModelError(f"{name} is no model folder: it has no config.json.")
@@ -184,7 +185,7 @@ def inspect(folder: Path) -> None:
 
 
 def _inspect_hub(repository: str, revision: str | None) -> None:
-    """The same for a hub id, of the files that decide what is opened; they are fetched to be read."""
+    """The same for a hub id: the files that decide what is opened are fetched and checked."""
     from transformers.utils import cached_file
 
     def fetched(file: str) -> dict[str, Any] | None:
@@ -228,7 +229,7 @@ def _weights_named(config: dict[str, Any], name: str) -> str | None:
 
 
 def _shards(index: dict[str, Any], name: str) -> set[str]:
-    """The files an index names: safetensors beside it, nothing else."""
+    """The files that an index names: only safetensors files in the same folder are accepted."""
     shards = index.get("weight_map")
     if not isinstance(shards, dict) or not shards or not all(isinstance(shard, str) for shard in shards.values()):
         raise ModelError(f"{name}: its index of weights is damaged: it has no weight_map of names to files.")
@@ -264,8 +265,8 @@ def _advice(source: str) -> str:
 
 
 def compare_sizes(folder: Path, config: Any, name: str, trust: bool) -> None:
-    """Refuse weights of other sizes than the configuration's before a model is made, which might not fit in memory."""
-    if getattr(config, "quantization_config", None) is not None:  # weights are stored in shapes of their own
+    """Refuse weights whose sizes are not the configuration's, before a model is made of that size: it might not fit in memory."""
+    if getattr(config, "quantization_config", None) is not None:  # its weights are stored in other shapes
         return
     stored = dict(_stored(folder))
     layers = config.num_hidden_layers
@@ -310,9 +311,10 @@ def check_loaded(lm: Any, found: dict[str, Any], family: Family, name: str) -> N
         )
     if other := sorted(found.get("mismatched_keys") or ()):
         raise ModelError(f"{name} has weights of other sizes than its configuration's, {other[0][0]} first.")
-    first, _, rest = family.layers.partition(".")
+    path = path_of(lm, family.layers)
+    first, _, rest = path.partition(".")
     layer = re.compile(rf"(?:.*\blanguage_model\.)?(?:{re.escape(first)}\.)?{re.escape(rest)}\.(\d+)\.")
-    layers = len(list(lm.get_submodule(family.layers).children()))
+    layers = len(list(lm.get_submodule(path).children()))
     unused = sorted(found["unexpected_keys"])
     beyond = {int(match[1]) for key in unused if (match := layer.match(key)) and int(match[1]) >= layers}
     if beyond:
@@ -328,7 +330,7 @@ def check_loaded(lm: Any, found: dict[str, Any], family: Family, name: str) -> N
 
 
 def _belongs(lm: Any, key: str) -> bool:
-    """Whether an unused weight belongs to a module of the model, such as the bias of a projection built without one. Buffers
+    """Whether an unused weight belongs to a module of the model, for example the bias of a projection that has none. Buffers
     (a causal mask) do not count."""
     owner, _, leaf = key.rpartition(".")
     if leaf not in ("weight", "bias"):

@@ -1,8 +1,8 @@
 """The blocks of a model compiled by `torch.compile`, for as long as a scan runs.
 
-All blocks of a model do the same to different weights, so one of them is compiled and the others share it; every length and
-number of rows goes through the same code. The coefficients leave a compiled block through an operator of our own, which the
-compiler can neither look into nor leave out.
+All blocks of a model compute the same function of different weights, so one is compiled and the others share it; every
+length and number of rows goes through the same code. The coefficients leave a compiled block through an operator of our own,
+which the compiler can neither look into nor remove.
 """
 
 from __future__ import annotations
@@ -17,33 +17,34 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..common.memory import is_out_of_memory
 from ..errors import ModelError, UsageError
-from ..scanning.shard import is_out_of_memory
-from .model import Model, Sink
+from .model import Model
+from .taps import Hook, hooked
 
 
-class _Here(threading.local):
+class _ThisThread(threading.local):
     """What this thread does with the coefficients that come."""
 
-    sink: Sink | None = None
-    layer = 0
+    give: Callable[[int, Tensor], None] | None = None
+    site = 0
 
 
-_here = _Here()
+_this_thread = _ThisThread()
 
 
 _operators = torch.library.Library("keyhole", "FRAGMENT")  # type: ignore[no-untyped-call]
-# It is said to change `taken`, so that it is not optimised away; and to take coefficients however they lie, since the
-# compiler would rather write cheap ones (a ReLU's) twice than promise how they do.
+# It is declared to change `taken`, so that the compiler does not remove it, and to accept any memory layout: if it demanded
+# one, the compiler would write cheap coefficients (a ReLU's) twice.
 _operators.define("take(Tensor coefficients, Tensor(a!) taken) -> ()", tags=(torch.Tag.flexible_layout,))  # type: ignore[no-untyped-call]
 
 
 @torch.library.impl(_operators, "take", "CompositeExplicitAutograd")
 def _take(coefficients: Tensor, taken: Tensor) -> None:
-    """Hand one layer's coefficients on."""
-    if _here.sink is not None:
-        _here.sink(_here.layer, coefficients)
-    _here.layer += 1
+    """Hand one site's coefficients on."""
+    if _this_thread.give is not None:
+        _this_thread.give(_this_thread.site, coefficients)
+    _this_thread.site += 1
 
 
 @torch.library.register_fake("keyhole::take")  # type: ignore[untyped-decorator]
@@ -52,18 +53,18 @@ def _(coefficients: Tensor, taken: Tensor) -> None:
 
 
 @contextlib.contextmanager
-def taking(sink: Sink) -> Iterator[None]:
-    """Give a compiled model's coefficients to `sink`, layer after layer, during one forward pass."""
-    _here.sink, _here.layer = sink, 0
+def tap(give: Callable[[int, Tensor], None]) -> Iterator[None]:
+    """Give (site, coefficients) of a compiled model to a function, site by site, during one forward pass."""
+    _this_thread.give, _this_thread.site = give, 0
     try:
         yield
     finally:
-        _here.sink = None
+        _this_thread.give = None
 
 
 @functools.cache
 def _hook(device: torch.device) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-    """Always the same for a device: what was compiled with it is then found again by the next scan."""
+    """Always the same function for a device: code that was compiled with it is then found again by the next scan."""
     taken = torch.zeros(1, dtype=torch.int8, device=device)
 
     def hook(module: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -77,30 +78,30 @@ def compiled(model: Model) -> Iterator[None]:
     """The model with its blocks compiled; afterwards as it was."""
     if model.split:
         raise UsageError("--compile works on one device: leave it out with --device split.")
+    if any(site.routing is not None for site in model.sites):
+        raise UsageError(f"--compile does not work with experts, and {model.source} has some: scan without it.")
     inside = (module for block in model.blocks for module in block.modules())
     if any(module._forward_pre_hooks or module._forward_hooks for module in inside):
-        # blocks share what is compiled for one of them, and what hooks do to each would be lost
+        # the blocks share what is compiled for one of them, so what hooks do to each would be lost
         raise UsageError(f"--compile leaves out hooks, and {model.source} has some (edits are hooks): scan without it.")
-    handles = [down.register_forward_pre_hook(_hook(model.device)) for down in model.downs]
-    try:
-        for block in model.blocks:
-            block.compile(dynamic=True)
-        model.taking = taking
-        _compile_now(model)
-        yield
-    finally:
-        model.taking = None
-        for block in model.blocks:
-            block._compiled_call_impl = None
-        for handle in handles:
-            handle.remove()
+    with hooked([Hook(site.module, _hook(model.device)) for site in model.sites]):
+        try:
+            for block in model.blocks:
+                block.compile(dynamic=True)
+            model.tap = tap
+            _compile_now(model)
+            yield
+        finally:
+            model.tap = None
+            for block in model.blocks:
+                block._compiled_call_impl = None
 
 
 def _compile_now(model: Model) -> None:
-    """Compile, on a batch of always the same shape: what the compiler decides by shape must not depend on the text."""
+    """Compile on a batch of always the same shape: what the compiler decides by shape must not depend on the text."""
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "TensorFloat32")  # who asks for float32 gets it
+            warnings.filterwarnings("ignore", "TensorFloat32")  # whoever asks for float32 gets it
             model.forward(torch.zeros(2, 12, dtype=torch.int64))
     except Exception as error:
         if is_out_of_memory(error):

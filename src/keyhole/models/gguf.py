@@ -1,7 +1,7 @@
 """A `.gguf` file as a folder of safetensors: converted once, kept in the cache.
 
-transformers sees the file alone in a folder, so it reads nothing beside it. A conversion is written next to its
-place, flushed and renamed: one that was cut short is never taken for a whole one.
+transformers sees the file alone in a folder, so it reads no other file. A conversion is written under a temporary name,
+flushed and renamed, so an interrupted one is never taken for a complete one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def convert(path: Path) -> Path:
         lm, tokenizer = _read(path, name)
     except KeyholeError:
         raise
-    except Exception as error:  # the reader trusts every number in the file, so it can fail anywhere
+    except Exception as error:  # the reader checks no number in the file, so it can fail anywhere
         raise ModelError(
             f"{name} cannot be read as a GGUF model: {reason(error)} It is damaged, cut short, or of a kind that transformers "
             "does not convert: fetch it again, or use the model's safetensors."
@@ -54,7 +54,7 @@ def convert(path: Path) -> Path:
 
 
 def _digest(path: Path) -> str:
-    """The hash of a file that starts as a GGUF file does."""
+    """The hash of a file, which must begin as a GGUF file does."""
     try:
         with path.open("rb") as file:
             head = file.read(1 << 20)
@@ -70,7 +70,7 @@ def _digest(path: Path) -> str:
 def _read(path: Path, name: str) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from .model import family_of
+    from .families import family_of
 
     with tempfile.TemporaryDirectory(prefix="keyhole-") as alone:
         (Path(alone) / ALONE).symlink_to(path.resolve())
@@ -80,7 +80,7 @@ def _read(path: Path, name: str) -> tuple[Any, Any]:
         )
         tokenizer = AutoTokenizer.from_pretrained(alone, **options)
     check_loaded(lm, found, family_of(lm.config.model_type), name)
-    # what came out is plain float32: a configuration that still says "quantised" could not be saved or loaded
+    # the result is plain float32: with a configuration that still says "quantised" it could not be saved or loaded
     config = copy.deepcopy(lm.config)
     if hasattr(config, "quantization_config"):
         del config.quantization_config
@@ -106,7 +106,7 @@ def _save(lm: Any, tokenizer: Any, folder: Path) -> None:
             shutil.rmtree(partial, ignore_errors=True)
             raise
     except Exception as error:  # safetensors has an error of its own for a full disk
-        if not folder.is_dir():  # else another process finished the same conversion first
+        if not folder.is_dir():  # otherwise another process finished the same conversion first
             raise ModelError(
                 f"The converted model could not be written to {shown(folder)}: {reason(error)} Make room there, or set "
                 "KEYHOLE_CACHE to a folder that can be written."
@@ -114,7 +114,7 @@ def _save(lm: Any, tokenizer: Any, folder: Path) -> None:
 
 
 def _remove_left(folder: Path) -> None:
-    """Remove what killed conversions of the same file left, if it is older than `LEFT_SECONDS`."""
+    """Remove what killed conversions of the same file left behind, if it is older than `LEFT_SECONDS`."""
     for left in folder.parent.glob(f"{glob.escape(folder.name)}.partial-*"):
         if time.time() - left.stat().st_mtime > LEFT_SECONDS:
             shutil.rmtree(left, ignore_errors=True)

@@ -1,12 +1,12 @@
-"""Interventions: cells switched off or scaled, at chosen positions, and what they are written down as.
+"""Interventions: cells switched off or scaled, at chosen positions, and the file they are saved in.
 
-An edit multiplies the coefficient itself, behind activation and gate: the value it weighs is added that much more or less,
-and a coefficient below zero is scaled like any other. Whoever looks at coefficients meanwhile sees the edited ones.
+An edit multiplies the coefficient itself, after activation and gate. The value that it weighs is then added that much more or
+less; a negative coefficient is scaled like any other. All taps of the model see the edited coefficients.
 
     {"keyhole": 1, "model": {"fingerprint": "…", "layers": 30, "cells": 1536},
      "edits": [{"layer": 3, "cell": 17, "scale": 0.0, "positions": [4, 5]}]}
 
-`positions` count a text's own tokens from 0, the start token left out; null is everywhere.
+`positions` count a text's own tokens from 0, without the start token; null is everywhere.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..cells import plain_address
-from ..errors import UsageError
+from ..errors import UsageError, how_to_upgrade
+from .sites import locate
+from .taps import Replace, Taps, hooks, tapped
 
 if TYPE_CHECKING:
     from .model import Model
@@ -52,11 +54,11 @@ class Edit:
         return {**asdict(self), "positions": None if self.positions is None else list(self.positions)}
 
 
-# Reading and writing them down
+# Reading and saving
 
 
 def parse(value: Any) -> list[Edit]:
-    """Edits from a JSON list of objects (or of `Edit`s), each checked; whether a model has such cells is `check`'s."""
+    """Edits from a JSON list of objects (or of `Edit`s), each checked. Whether a model has such cells is up to `check`."""
     if not isinstance(value, (list, tuple)):
         raise UsageError(f"Edits must be a list; this is {_short(value)}.")
     edits = [_parse(number, one) for number, one in enumerate(value)]
@@ -95,7 +97,7 @@ def _parse(number: int, value: Any) -> Edit:
 
 
 def _double(places: Sequence[int]) -> int | None:
-    """The first number that is there twice, found in one pass: lists of positions come from strangers."""
+    """The first number that is there twice, found in one pass: lists of positions come from the network and may be long."""
     seen: set[int] = set()
     for place in places:
         if place in seen:
@@ -113,15 +115,15 @@ def _whole(what: str, value: Any) -> int:
 
 
 def _short(value: Any) -> str:
-    """A value in a message, however long it is."""
-    if isinstance(value, int) and abs(value) > 1 << 64:  # too long to be spelled out
+    """A value as a message shows it, at most 60 characters."""
+    if isinstance(value, int) and abs(value) > 1 << 64:  # its digits would fill the message
         return "a huge number"
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def _refuse_doubles(edits: Sequence[Edit]) -> None:
-    """A cell is edited once a position, so that the order of edits never counts."""
+    """Refuse two edits of one cell at one position: the order of edits must not count."""
     seen: dict[tuple[int, int], set[int] | None] = {}
     for edit in edits:
         key = (edit.layer, edit.cell)
@@ -147,13 +149,13 @@ def check(edits: Iterable[Edit], model: Model) -> list[Edit]:
 
 
 def dump(edits: Iterable[Edit], model: Model) -> dict[str, Any]:
-    """What to save: the edits, and the weights they belong to. Edits the model was loaded with come along."""
+    """What to save: the edits, and the weights they belong to. It includes the edits that the model was loaded with."""
     every = check([*model.edits, *edits], model)
     about = {"fingerprint": model.weights_fingerprint, "layers": model.layers, "cells": model.cells.sizes}
     return {"keyhole": VERSION, "model": about, "edits": [edit.to_json() for edit in every]}
 
 
-def read(source: str | os.PathLike[str] | dict[str, Any] | Sequence[Edit], model: Model) -> list[Edit]:
+def read_edits(source: str | os.PathLike[str] | dict[str, Any] | Sequence[Edit], model: Model) -> list[Edit]:
     """Edits for a model: from a file, from what `dump` gave, or from a list. Those of another model are refused."""
     if isinstance(source, (str, os.PathLike)):
         name, value = f"The edits file {os.fspath(source)}", _load(Path(source))
@@ -167,7 +169,7 @@ def read(source: str | os.PathLike[str] | dict[str, Any] | Sequence[Edit], model
     if version > VERSION:
         raise UsageError(
             f"{name} was written by a newer Keyhole (version {_short(version)}, this one reads up to {VERSION}). "
-            "Upgrade: pip install -U keyhole"
+            f"Upgrade: {how_to_upgrade()}"
         )
     if unknown := [key for key in value if key not in ("keyhole", "model", "edits")]:
         raise UsageError(f"{name} has the unknown field {_short(unknown[0])}. Its fields are: keyhole, model, edits.")
@@ -192,7 +194,7 @@ def _load(path: Path) -> Any:
 
 
 def fingerprint(weights: str, edits: Sequence[Edit]) -> str:
-    """The fingerprint of a model with edits: another one than that of its weights alone."""
+    """The fingerprint of a model with edits; it differs from that of its weights alone."""
     spelled = json.dumps(sorted((edit.to_json() for edit in edits), key=str), sort_keys=True)
     return hashlib.sha256(f"{weights} {spelled}".encode()).hexdigest()
 
@@ -201,100 +203,102 @@ def fingerprint(weights: str, edits: Sequence[Edit]) -> str:
 
 
 @contextlib.contextmanager
-def applied(model: Model, edits: Iterable[Edit], starts: int | None = None) -> Iterator[None]:
-    """Run the model edited, inside the `with`; behind it, also behind an error, it is as before.
+def applied(model: Model, edits: Iterable[Edit], n_special: int | None = None) -> Iterator[None]:
+    """Run the model edited, inside the `with`; afterwards, also after an error, it is as before.
 
-    `starts` special tokens stand before a sequence's own. Without it each sequence is looked at: one, where it begins with
-    the model's start token. The model is this thread's own meanwhile.
+    `n_special` tokens are before a sequence's own. Without it, each sequence is looked at: one, if it begins with the model's
+    start token. The model belongs to this thread meanwhile.
     """
     edits = check(edits, model)
-    with model.lock, contextlib.ExitStack() as hooks:
-        hooks.callback(setattr, model, "edits", model.edits)
-        for handle in _register(model, edits, starts):
-            hooks.callback(handle.remove)
-        model.edits = (*model.edits, *edits)  # a scan meanwhile is one of the edited model, and says so
+    with model.lock, contextlib.ExitStack() as stack:
+        stack.callback(setattr, model, "edits", model.edits)
+        stack.enter_context(tapped(model, _taps(model, edits, n_special)))
+        model.edits = (*model.edits, *edits)  # a scan meanwhile is one of the edited model, and its manifest says so
         yield
 
 
 def apply(model: Model, edits: Iterable[Edit]) -> None:
-    """Edit a model for good, beside the edits it has."""
+    """Edit a model for good, in addition to the edits it has."""
     every = check([*model.edits, *edits], model)
     with model.lock:
-        for _ in _register(model, every[len(model.edits) :], None):
-            pass
+        for hook in hooks(model, _taps(model, every[len(model.edits) :], None)):
+            hook.register()
         model.edits = tuple(every)
 
 
-@dataclass
 class _Sequences:
-    """What the batch in flight looks like: some architectures hand their feed-forward layers all tokens in one row."""
+    """The batch that is running: which position of its text each token has."""
 
-    shape: tuple[int, int] | None = None
-    before: int = 0
-    """tokens of each sequence that an earlier call ran (a cache holds them)"""
-    starts: Tensor | int = 0
-    """special tokens before each sequence's own"""
+    def __init__(self, model: Model, n_special: int | None) -> None:
+        self.model, self.n_special = model, n_special
+        self.shape: tuple[int, int] | None = None
+        self.cached = 0
+        """tokens of each sequence that an earlier call ran (they are in its cache)"""
+        self.special: Tensor | int = 0
+        """special tokens before each sequence's own"""
 
-
-def _register(model: Model, edits: Sequence[Edit], starts: int | None) -> Iterator[Any]:
-    """The hooks, as they are registered. They come before all others, so that those see the edited coefficients."""
-    now = _Sequences()
-    if any(edit.positions is not None for edit in edits):
-        blocks = model.lm.get_submodule(
-            model.family.layers.rpartition(".")[0]
-        )  # what the blocks stand in takes the ids
-        yield blocks.register_forward_pre_hook(_looker(model, now, starts), with_kwargs=True)
-    inside: dict[int, list[Edit]] = {}
-    for edit in edits:
-        inside.setdefault(edit.layer, []).append(edit)
-    for layer in sorted(inside):
-        yield model.downs[layer].register_forward_pre_hook(_scaler(inside[layer], now), prepend=True)
-
-
-def _looker(model: Model, now: _Sequences, starts: int | None) -> Callable[..., None]:
-    def look(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def look(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note what the model is called with. Some architectures hand their feed-forward layers all tokens in one row, so it
+        cannot be read off the coefficients."""
         ids = args[0] if args else kwargs.get("input_ids")
         tokens = kwargs["inputs_embeds"] if ids is None else ids
-        now.shape = (tokens.shape[0], tokens.shape[1])
+        self.shape = (tokens.shape[0], tokens.shape[1])
         cache = kwargs.get("past_key_values")
-        now.before = 0 if cache is None else int(cache.get_seq_length())
-        if starts is not None:
-            now.starts = starts
-        elif model.bos_id is None or ids is None:
-            now.starts = int(model.bos_id is not None)
-        elif not now.before:
-            now.starts = (ids[:, :1] == model.bos_id).long()
+        self.cached = 0 if cache is None else int(cache.get_seq_length())
+        if self.n_special is not None:
+            self.special = self.n_special
+        elif self.model.bos_id is None or ids is None:
+            self.special = int(self.model.bos_id is not None)
+        elif not self.cached:
+            self.special = (ids[:, :1] == self.model.bos_id).long()
 
-    return look
+    def positions(self, x: Tensor, tokens: Tensor | None) -> Tensor:
+        """[n] the position of each row of coefficients among its text's own tokens; negative for a special token."""
+        rows, columns = self.shape or (x.shape[0], x.shape[1])
+        special = self.special.to(x.device) if isinstance(self.special, Tensor) else self.special
+        own = torch.arange(columns, device=x.device)[None] + self.cached - special
+        own = own.expand(rows, -1).reshape(-1)
+        return own if tokens is None else own[tokens]
 
 
-def _scaler(edits: Sequence[Edit], now: _Sequences) -> Callable[..., tuple[Any, ...]]:
-    cells = sorted({edit.cell for edit in edits})
-    slots = {cell: slot for slot, cell in enumerate(cells)}
+def _taps(model: Model, edits: Sequence[Edit], n_special: int | None) -> Taps:
+    """What edits do to a model, as taps."""
+    sequences = _Sequences(model, n_special)
+    by_site: dict[int, list[tuple[int, Edit]]] = {}
+    for edit in edits:
+        site, cell = locate(model.sites, edit.layer, edit.cell)
+        by_site.setdefault(site, []).append((cell, edit))
+    somewhere = any(edit.positions is not None for edit in edits)
+    return Taps(
+        replace={site: _scaling(inside, sequences) for site, inside in by_site.items()},
+        inputs=sequences.look if somewhere else None,
+    )
+
+
+def _scaling(edits: Sequence[tuple[int, Edit]], sequences: _Sequences) -> Replace:
+    """Scales the coefficients of some cells of a site."""
+    cells = sorted({cell for cell, _ in edits})
+    columns = {cell: column for column, cell in enumerate(cells)}
     everywhere = [1.0] * len(cells)
     chosen = []
-    for edit in edits:
+    for cell, edit in edits:
         if edit.positions is None:
-            everywhere[slots[edit.cell]] = edit.scale
+            everywhere[columns[cell]] = edit.scale
         else:
-            chosen.append((slots[edit.cell], edit.scale, list(edit.positions)))
+            chosen.append((columns[cell], edit.scale, list(edit.positions)))
 
-    def scale(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        x: Tensor = args[0]
+    def scale(x: Tensor, tokens: Tensor | None) -> Tensor:
         factors = torch.tensor(everywhere, device=x.device)
-        shaped = x
+        rows = x.reshape(-1, x.shape[-1])
         if chosen:
-            rows, columns = now.shape or (x.shape[0], x.shape[1])
-            shaped = x.reshape(rows, columns, x.shape[-1])
-            begins = now.starts.to(x.device) if isinstance(now.starts, Tensor) else now.starts
-            own = torch.arange(columns, device=x.device)[None] + now.before - begins
-            factors = factors.expand(rows, columns, -1).clone()
-            for place, factor, positions in chosen:
+            own = sequences.positions(x, tokens)
+            factors = factors.expand(len(rows), -1).clone()
+            for column, factor, positions in chosen:
                 hit = torch.isin(own, torch.tensor(positions, device=x.device))
-                factors[..., place] = torch.where(hit, factor, factors[..., place])
+                factors[:, column] = torch.where(hit, factor, factors[:, column])
         which = torch.tensor(cells, device=x.device)
-        edited = shaped.clone()
-        edited[..., which] = (shaped[..., which] * factors).to(x.dtype)
-        return (edited.reshape(x.shape), *args[1:])
+        edited = rows.clone()
+        edited[:, which] = (rows[:, which] * factors).to(x.dtype)
+        return edited.reshape(x.shape)
 
     return scale

@@ -7,7 +7,8 @@ import os
 from ..errors import RunError
 from ..store import trust
 from ..store.run import Run
-from .model import Model, load
+from .load import load
+from .model import Model
 
 
 def model_of(
@@ -17,12 +18,12 @@ def model_of(
     device: str = "auto",
     trust_remote_code: bool = False,
 ) -> Model:
-    """The model of a run, with exactly the same weights: `model` itself, loaded by name, or the one the run names if this user
-    made the run. Whether the model's own code may run is for the caller to say, never for the run."""
+    """The model of a run, with exactly the same weights: `model` if it is one, loaded if it is a name; without it, the one that
+    the run names, if this user made the run. Whether the model's own code may run is decided by the caller, never by the run."""
     about = run.manifest["model"]
     if not isinstance(model, Model):
         source = trust.source(run, model)
-        # the revision decides which code would run: it counts with trust only if this user made the run
+        # the revision decides which code would run, so with trust_remote_code it is used only if this user made the run
         same = source == about["source"]
         known = not trust_remote_code or trust.is_own(run.path, run.manifest["checksum"])
         model = load(

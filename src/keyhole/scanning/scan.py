@@ -25,7 +25,8 @@ from ..errors import DiskFull, Interrupted, RunDamaged, RunError, UsageError
 from ..inputs import corpus, reader
 from ..kernels.order import unpack
 from ..models.checkpoints import name_of
-from ..models.model import Model, load
+from ..models.load import load
+from ..models.model import Model
 from ..store import layout as store
 from ..store import manifest, unfinished
 from ..store.run import Run

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from ..common.memory import is_out_of_memory
 from ..common.prefetch import ahead
 from ..errors import ModelError, OutOfMemory, UsageError
 from ..models.model import Model
@@ -40,7 +41,7 @@ def batches_of(plan: Plan, shard: tuple[int, int] | None) -> range:
 def index_for(model: Model, config: ScanConfig, unit_offsets: npt.NDArray[np.int64] | None = None) -> Index:
     """An empty index for a scan. `unit_offsets`: where a unit may come in several windows."""
     return make_index(
-        [model.values(layer).device for layer in range(model.layers)],
+        [site.device for site in model.sites],
         model.cells,
         config.top,
         signed=model.signed,
@@ -143,7 +144,7 @@ class _Runner:
     def prepare(self, batch: PlannedBatch) -> _Ready:
         prepared = self.model.batch(batch.windows, bos=self.config.bos)
         lengths = np.fromiter(map(len, batch.windows), np.int64, len(batch.windows))
-        picked = self.index.prepare(prepared.ids.shape[1], prepared.starts, lengths, batch.old, batch.first_tokens)
+        picked = self.index.prepare(prepared.ids.shape[1], prepared.n_special, lengths, batch.old, batch.first_tokens)
         ids = prepared.ids.pin_memory() if self.model.device.type == "cuda" else prepared.ids
         return _Ready(batch, lengths, ids, picked)
 
@@ -151,10 +152,10 @@ class _Runner:
         """One batch into the layers of the index that are not `done` with it."""
         now: set[int] = set()
 
-        def sink(layer: int, x: torch.Tensor) -> None:
-            if layer not in done:
-                self.index.update(layer, x, ready.candidates)
-                now.add(layer)
+        def sink(site: int, x: torch.Tensor, tokens: torch.Tensor | None) -> None:
+            if site not in done:
+                self.index.update(site, x, ready.candidates, tokens)
+                now.add(site)
 
         windows = len(ready.batch.windows)
         if ready.ids.numel() < self.most or windows == 1:
@@ -177,7 +178,3 @@ class _Runner:
         for part in (slice(None, half), slice(half, None)):
             batch = PlannedBatch(ready.batch.windows[part], ready.batch.first_tokens[part], ready.batch.old[part])
             self.run(self.prepare(batch), done | now)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "not enough memory" in str(error)

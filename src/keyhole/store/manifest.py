@@ -15,7 +15,7 @@ import numpy as np
 from ..cells import MOST, Cells
 from ..common import files
 from ..common.checks import LIMITS
-from ..errors import RunDamaged, RunError, SchemaTooNew, SchemaTooOld
+from ..errors import RunDamaged, RunError, SchemaTooNew, SchemaTooOld, how_to_upgrade
 from . import layout as store
 from .unfinished import unfinished
 
@@ -146,7 +146,7 @@ def read_manifest_file(file: Path) -> dict[str, Any]:
     if type(schema) is not int or schema > store.SCHEMA:
         raise SchemaTooNew(
             f"{file} was written by a newer Keyhole (schema {schema!r:.20}, this one reads up to {store.SCHEMA}). "
-            "Upgrade: pip install -U keyhole"
+            f"Upgrade: {how_to_upgrade()}"
         )
     if schema < store.SCHEMA:
         raise SchemaTooOld(

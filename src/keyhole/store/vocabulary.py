@@ -1,4 +1,4 @@
-"""Tokens as people read them: no `Ġ`, no `▁`, and a token that is half a character shown as its bytes."""
+"""Tokens in readable form: no `Ġ`, no `▁`, and a token that is part of a character is shown as its bytes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -18,15 +19,38 @@ LARGEST_FILE = 256 << 20
 MOST_ID = 2**32 - 1
 """The largest token id a tokenizer can be asked about."""
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_SPLIT_AT_SPACES = {"Whitespace", "WhitespaceSplit", "BertPreTokenizer"}
+"""Pre-tokenizers that cut a text at its spaces and drop them."""
+_JOIN_WITH_SPACES = {None, "WordPiece"}
+"""Decoders that put the spaces back between words; a tokenizer without one does so by itself."""
 
 
 @cache
 def _byte_letters() -> dict[str, int]:
-    """Byte-level BPE writes each byte as one printable letter: bytes that print stand for themselves, the others are
-    numbered on from 256."""
+    """Byte-level BPE writes each byte as one printable letter: a printable byte as itself, the others as the letters from 256
+    on."""
     printing = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printing]
     return {chr(byte): byte for byte in printing} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+def _types(part: Any) -> set[str | None]:
+    """The types of a pre-tokenizer or decoder, those in a sequence included; {None} if there is none."""
+    if not isinstance(part, dict):
+        return {None}
+    inner = [each for name in ("pretokenizers", "decoders") for each in part.get(name) or ()]
+    return {part.get("type")} if not inner else set().union(*map(_types, inner))
+
+
+def _has_words(core: dict[str, Any]) -> bool:
+    """Whether tokens are whole words without their spaces, which are put back between them when they are shown."""
+    model = core.get("model")
+    return (
+        isinstance(model, dict)
+        and model.get("type") == "WordLevel"
+        and bool(_types(core.get("pre_tokenizer")) & _SPLIT_AT_SPACES)
+        and _types(core.get("decoder")) <= _JOIN_WITH_SPACES
+    )
 
 
 def _possible(ids: Sequence[int]) -> list[int]:
@@ -46,10 +70,11 @@ class Vocabulary:
                 self.tokenizer, core = source, json.loads(source.to_str())
             self._byte_level = "ByteLevel" in json.dumps([core.get("decoder"), core.get("pre_tokenizer")])
             self._added = {token["id"] for token in core.get("added_tokens", [])}
+            self._words = _has_words(core)
 
     @contextlib.contextmanager
     def _asked(self) -> Iterator[None]:
-        """Turn whatever the tokenizer fails with into our error. It is written in Rust, whose panics are no `Exception`."""
+        """Turn any failure of the tokenizer into our error. It is written in Rust, whose panics are not an `Exception`."""
         try:
             yield
         except BaseException as error:
@@ -79,7 +104,8 @@ class Vocabulary:
             return [str(text) for text in found]
 
     def raw(self, token: int) -> bytes:
-        """The bytes a token stands for; none for an id outside the vocabulary."""
+        """The bytes a token stands for; none for an id outside the vocabulary. A whole word has a space before it, so that the
+        tokens of a text, put one after another, are the text."""
         if not 0 <= token <= MOST_ID:
             return b""
         with self._asked():
@@ -90,6 +116,8 @@ class Vocabulary:
             return str(piece).encode()
         if self._byte_level and all(letter in _byte_letters() for letter in piece):
             return bytes(_byte_letters()[letter] for letter in piece)
+        if self._words:
+            return f" {piece}".encode("utf-8", "surrogatepass")
         if match := _BYTE.fullmatch(piece):
             return bytes([int(match[1], 16)])
         return str(piece).replace("▁", " ").encode("utf-8", "surrogatepass")
@@ -99,23 +127,23 @@ class Vocabulary:
         return {}
 
     def piece(self, token: int) -> str:
-        """One token, readable: bytes that are no whole character are written `\\xe2`, a row of the unembedding that is no token
-        of the tokenizer by its number."""
+        """One token, readable: bytes that are no whole character are written `\\xe2`, and a row of the unembedding that is no
+        token of the tokenizer is written as its number."""
         token = int(token)
         if token not in self._pieces:
             self._pieces[token] = self.raw(token).decode("utf-8", "backslashreplace") or f"[{token}]"
         return self._pieces[token]
 
     def find(self, text: str) -> int:
-        """The token that reads `text`."""
-        whole = text.encode("utf-8", "replace").decode()  # a half character is in no token, and no tokenizer takes it
+        """The token that reads `text`. If tokens are whole words, the space before a word may be left out."""
+        whole = text.encode("utf-8", "replace").decode()  # a half character is in no token, and no tokenizer accepts it
         with self._asked():
             ids = self.tokenizer.encode(whole, add_special_tokens=False).ids
-        if len(ids) == 1 and self.piece(ids[0]) == text:
+        if len(ids) == 1 and self._reads(ids[0], text):
             return int(ids[0])
         # a tokenizer may add a space of its own before it looks
         for token in sorted(self.tokenizer.get_vocab(with_added_tokens=True).values()):
-            if self.piece(token) == text:
+            if self._reads(token, text):
                 return int(token)
         pieces = [self.piece(i) for i in ids]
         if len(ids) == 1:
@@ -126,6 +154,8 @@ class Vocabulary:
         else:
             hint = ""
         shown = repr(text) if len(text) <= 200 else f"{text[:200]!r}…"
-        raise UsageError(
-            f"{shown} is no token of this model. {hint}Mind the space: ' Paris' and 'Paris' are two tokens."
-        )
+        space = "" if self._words else "Mind the space: ' Paris' and 'Paris' are two tokens."
+        raise UsageError(f"{shown} is no token of this model. {hint}{space}".rstrip())
+
+    def _reads(self, token: int, text: str) -> bool:
+        return self.piece(token) == text or (self._words and bool(text) and self.piece(token) == f" {text}")

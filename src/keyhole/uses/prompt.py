@@ -12,7 +12,6 @@ Where a norm stands between a layer and the residual, m·v passes it at the scal
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -22,7 +21,8 @@ import torch
 from torch import Tensor
 
 from ..errors import ModelError, UsageError
-from ..lens.project import Head, largest, measure
+from ..lens.head import Head
+from ..lens.project import largest
 from ..models import intervene
 from ..models.intervene import Edit
 from ..models.model import Model
@@ -150,11 +150,11 @@ def read(
     position = _check(model, text, ids, position, edits, bos)
     wanted = None if token is None else model.vocabulary.find(token)
     batch = model.batch([ids[: position + 1]], bos=bos)  # what follows the position cannot reach it
-    at = torch.tensor([batch.starts + position])
+    at = torch.tensor([batch.n_special + position])
     with model.lock:
         plain = seen = states(model, batch.ids, at)
         if edits:
-            with intervene.applied(model, edits, batch.starts):
+            with intervene.applied(model, edits, batch.n_special):
                 seen = states(model, batch.ids, at)
     _check_finite(model, plain, seen)
     reader = _Reader(model)
@@ -210,9 +210,7 @@ class _Reader:
 
     def __init__(self, model: Model) -> None:
         self.model, self.head = model, Head(model)
-        self.norm = copy.deepcopy(self.head.final_norm).float()
-        bias = getattr(self.head.output, "bias", None)
-        self.bias = bias.float() if isinstance(bias, Tensor) else None
+        self.norm = self.head.exact_norm
 
     @torch.inference_mode()
     def view(
@@ -220,7 +218,7 @@ class _Reader:
     ) -> PromptView:
         layers, device = self.model.layers, self.head.weight.device
         residuals = torch.cat([seen.r[:, 0], seen.o[:, 0], plain.o[-1]]).to(device)
-        logits = self.logits(residuals)
+        logits = self.head.logits(residuals, exact=True)
         normalizers = logits.logsumexp(1)
         values, tokens = largest(logits, PREDICTED)
         p = (values - normalizers[:, None]).exp().tolist()
@@ -257,22 +255,6 @@ class _Reader:
             layers=views,
         )
 
-    def logits(self, residuals: Tensor) -> Tensor:
-        """The model's own logits of residuals [n, model]."""
-        weight = self.head.weight
-        vectors = self.norm(residuals)
-        logits = torch.empty(len(vectors), len(weight), device=weight.device)
-        step = max(1, BLOCK // weight.shape[1])
-        for at in range(0, len(weight), step):
-            torch.mm(vectors, weight[at : at + step].float().T, out=logits[:, at : at + step])
-        if self.bias is not None:
-            logits += self.bias
-        return self.capped(logits * self.head.scale)
-
-    def capped(self, logits: Tensor) -> Tensor:
-        cap = self.head.cap
-        return logits if cap is None else torch.tanh(logits / cap) * cap
-
     def cells(self, layer: int, seen: States, token: int) -> tuple[list[Contribution], list[Contribution]]:
         """The cells of a layer that add most, and those that move the token's logit most."""
         m = seen.coefficients[layer][0].float()
@@ -291,9 +273,9 @@ class _Reader:
     def reaching(self, layer: int, m: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """A layer's values as they reach the residual, [cells, model], up to the scale that a norm on the way has here."""
         model, values = self.model, self.model.values(layer).float()
-        if model.family.ff_norm is None:
+        post = self.head.post_norm(layer)
+        if post is None:
             return values, values.new_ones(())
-        post = measure(model.blocks[layer].get_submodule(model.family.ff_norm), values.shape[1], values.device)
         values, bias = post.fold(values), model.bias(layer)
         before = m @ values if bias is None else m @ values + post.fold(bias.float())
         return values, (y - post.bias) @ before / (before @ before).clamp_min(1e-30)
@@ -312,5 +294,5 @@ class _Reader:
         lost = lost.double() * self.head.scale
         if self.head.cap is None:
             return lost.float()
-        logit = (whole[0] @ row + (0.0 if self.bias is None else self.bias[token])).double() * self.head.scale
-        return (self.capped(logit) - self.capped(logit - lost)).float()
+        logit = (whole[0] @ row + (0.0 if self.head.bias is None else self.head.bias[token])).double() * self.head.scale
+        return (self.head.capped(logit) - self.head.capped(logit - lost)).float()

@@ -45,6 +45,7 @@ class Seen(engine.Silent):
         self.done += tokens
 
 
+@pytest.mark.slow(seconds=12)
 def test_processes_give_the_bytes_of_one_pass(model: str, text: Path, tmp_path: Path) -> None:
     one = keyhole.scan(model, [text], out=tmp_path / "one", **OPTIONS)
     seen = Seen()
@@ -58,6 +59,7 @@ def test_processes_give_the_bytes_of_one_pass(model: str, text: Path, tmp_path: 
         keyhole.scan(model, [text], out=tmp_path / "two", processes=2, **OPTIONS)
 
 
+@pytest.mark.slow(seconds=6)
 def test_what_a_process_says_is_shown_and_nothing_stays(tmp_path: Path, model: str, text: Path) -> None:
     with pytest.raises(ShardError, match=r"Shard \d/2 failed: .*context 5000 is more than"):
         keyhole.scan(model, [text], out=tmp_path / "x", processes=2, context=5000, **OPTIONS)
@@ -75,19 +77,20 @@ def test_a_process_that_dies_is_told(
 
 SLOW = """
 import time
-from keyhole import models
+from keyhole.models import model as models
 forward = models.Model.forward
 def slow(self, ids):
     time.sleep(0.3)
     forward(self, ids)
 models.Model.forward = slow
-from keyhole.processes import child
+from keyhole.scanning.engines.processes import child
 child()
 """
 PARENT = """
 import sys
 import keyhole
-from keyhole import processes, progress
+from keyhole.scanning.engines import processes
+from keyhole.views import progress
 processes.START = {slow!r}
 class Say:
     def planned(self, tokens): ...
@@ -101,6 +104,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow(seconds=15)
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_a_stop_saves_every_process_and_resumes(how: signal.Signals, tmp_path: Path, model: str, text: Path) -> None:
     """Ctrl-C; or the parent is killed, and its processes notice."""

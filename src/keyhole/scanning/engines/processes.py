@@ -30,7 +30,7 @@ from ...store.unfinished import Partial
 from ..merge import merge_into
 from ..scan import Job, Progress, already_done, drop_if_nothing_done, finish_sealed, scan, stop_when_asked
 
-START = "from keyhole.processes import child; child()"
+START = "from keyhole.scanning.engines.processes import child; child()"
 
 
 def scan_in_processes(

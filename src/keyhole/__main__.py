@@ -1,0 +1,6 @@
+"""`python -m keyhole`: the command line, where the console script `keyhole` is not on the path."""
+
+from .cli import main
+
+if __name__ == "__main__":
+    main()

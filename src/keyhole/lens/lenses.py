@@ -1,0 +1,70 @@
+"""The lenses: how a vector is changed before it meets the unembedding.
+
+A lens is one entry of `LENSES`. Both read a value vector as logits without the head's bias, cap or scale, because a value is
+one summand of many:
+
+    raw     v·E                       the paper's
+    norm    (g ⊙ (v − c·mean v))·E    the final norm's gain g is folded in; a LayerNorm centres (c = 1), an RMSNorm does not
+
+The gain is folded into the vectors, so the unembedding is never copied.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import UsageError
+from ..store.values import LENSES as NAMES
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A norm as numbers: gain, bias, and whether it subtracts the mean."""
+
+    gain: Tensor
+    bias: Tensor
+    centres: bool
+
+    def fold(self, vectors: Tensor) -> Tensor:
+        """The part of a summand that passes the norm, up to the common scale: the norm's linear part."""
+        if self.centres:
+            vectors = vectors - vectors.mean(-1, keepdim=True)
+        return vectors * self.gain
+
+
+def measure(norm: nn.Module, width: int, device: torch.device) -> Norm:
+    """Gain, bias and centring of a norm, found from its outputs: how an architecture stores them (Gemma keeps the gain
+    minus one, OLMo keeps none) need not be known."""
+    exact = copy.deepcopy(norm).float()
+    signs = 1 - 2 * (torch.arange(width, device=device) % 2)
+    x = torch.linspace(1, 2, width, device=device) * signs
+    x = x - x.mean()  # mean zero, and no entry near zero
+    x = x / x.square().mean().sqrt() * 1e3  # so large that the norm's epsilon does not count
+    with torch.inference_mode():
+        plus, minus, shifted = exact(x[None])[0], exact(-x[None])[0], exact(x[None] + 1e3)[0]
+    bias = (plus + minus) / 2
+    gain = (plus - minus) / 2 / (x / 1e3)
+    centres = bool((shifted - plus).norm() <= 1e-3 * plus.norm())
+    return Norm(gain.clone(), bias.clone(), centres)
+
+
+Lens = Callable[[Tensor, Callable[[], Norm]], Tensor]
+"""From float32 vectors [n, model], and a function that measures the final norm, to the vectors that meet the unembedding."""
+
+LENSES: dict[str, Lens] = {
+    "raw": lambda vectors, final_norm: vectors,
+    "norm": lambda vectors, final_norm: final_norm().fold(vectors),
+}
+assert tuple(LENSES) == NAMES, "the lenses that a run can store are listed in store/values.py"
+
+
+def check_lens(name: str) -> str:
+    """The name, if there is such a lens."""
+    if name not in LENSES:
+        raise UsageError(f"There is no lens '{name}'. The lenses are: {', '.join(LENSES)}.")
+    return name

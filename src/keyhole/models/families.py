@@ -1,0 +1,112 @@
+"""The table of architectures: where each one keeps its feed-forward memories. Data only, no model library is needed.
+
+The *input of the feed-forward down-projection* is the vector of memory coefficients (with a gate: act(gate)·up), and the
+weight of that projection holds the value vectors. This holds for every transformer, so an architecture is one row of
+`FAMILIES`, not a class. To add one, write its row here and one line in `tests/helpers/families.py`. `proof.prove` compares
+the row with the model's own numbers at every load.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ..errors import UnknownFamily
+
+Paths = str | tuple[str, ...]
+"""An attribute path, or several candidates if versions of transformers name a module differently: the first that exists
+counts. One string is short for a tuple of one."""
+
+FILE = "keyhole/models/families.py"
+"""Where the table is, for messages."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """Where an architecture keeps its memories.
+
+    `layers` and `final_norm` are paths from the language model, the others are paths from one block. Every path is kept as
+    a tuple of candidates.
+    """
+
+    layers: Paths
+    """the list of blocks"""
+    down: Paths
+    """the feed-forward down-projection: its input is the coefficients, its weight the values"""
+    attention: Paths
+    """the attention's output projection, which the proof of the residual identity needs"""
+    final_norm: Paths
+    """the norm before the unembedding"""
+    transposed: bool = False
+    """True if the weight is stored as [cells, model] (GPT-2's Conv1D) and not as [model, cells] (Linear)"""
+    activation: str | None = None
+    """if there is no gate: the configuration's name for the activation, whose output is the coefficient"""
+    ff_norm: Paths | None = None
+    """a norm between the feed-forward output and the residual, if there is one"""
+    attention_norm: Paths | None = None
+    """a norm between the attention output and the residual, if there is one"""
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "down", "attention", "final_norm", "ff_norm", "attention_norm"):
+            paths = getattr(self, name)
+            if paths is not None:
+                object.__setattr__(self, name, candidates(paths))
+
+
+def candidates(paths: Paths) -> tuple[str, ...]:
+    """The candidates of a path, in the order they are tried."""
+    return (paths,) if isinstance(paths, str) else tuple(paths)
+
+
+_LLAMA = Family("model.layers", "mlp.down_proj", "self_attn.o_proj", "model.norm")
+_NORMED = replace(_LLAMA, ff_norm="post_feedforward_layernorm", attention_norm="post_attention_layernorm")
+
+FAMILIES: dict[str, Family] = {
+    "bloom": Family("transformer.h", "mlp.dense_4h_to_h", "self_attention.dense", "transformer.ln_f"),
+    "falcon": Family(
+        "transformer.h", "mlp.dense_4h_to_h", "self_attention.dense", "transformer.ln_f", activation="activation"
+    ),
+    "gemma": _LLAMA,
+    "gemma2": _NORMED,
+    "gemma3_text": _NORMED,
+    "gpt2": Family(
+        "transformer.h", "mlp.c_proj", "attn.c_proj", "transformer.ln_f", True, activation="activation_function"
+    ),
+    "gpt_neo": Family(
+        "transformer.h", "mlp.c_proj", "attn.attention.out_proj", "transformer.ln_f", activation="activation_function"
+    ),
+    "gpt_neox": Family(
+        "gpt_neox.layers", "mlp.dense_4h_to_h", "attention.dense", "gpt_neox.final_layer_norm", activation="hidden_act"
+    ),
+    "gptj": Family(
+        "transformer.h", "mlp.fc_out", "attn.out_proj", "transformer.ln_f", activation="activation_function"
+    ),
+    "llama": _LLAMA,
+    "mistral": _LLAMA,
+    "olmo": _LLAMA,
+    "olmo2": _NORMED,
+    "opt": Family(
+        "model.decoder.layers",
+        "fc2",
+        "self_attn.out_proj",
+        "model.decoder.final_layer_norm",
+        activation="activation_function",
+    ),
+    "phi": Family("model.layers", "mlp.fc2", "self_attn.dense", "model.final_layernorm", activation="hidden_act"),
+    "phi3": _LLAMA,
+    "qwen2": _LLAMA,
+    "qwen3": _LLAMA,
+    "smollm3": _LLAMA,
+    "starcoder2": Family("model.layers", "mlp.c_proj", "self_attn.o_proj", "model.norm", activation="hidden_act"),
+}
+"""One row per architecture, by the `model_type` of its configuration."""
+
+
+def family_of(model_type: str) -> Family:
+    """The row of an architecture; an unknown one is refused with the way to add it."""
+    if model_type not in FAMILIES:
+        raise UnknownFamily(
+            f"Keyhole does not know the architecture '{model_type}'. It knows: {', '.join(sorted(FAMILIES))}. "
+            f"To add one, write a row in FAMILIES ({FILE}): the paths of its blocks, its feed-forward "
+            "down-projection, its attention output projection and its final norm; docs/families.md shows how."
+        )
+    return FAMILIES[model_type]
