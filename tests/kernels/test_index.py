@@ -399,7 +399,7 @@ def test_a_scan_on_the_card_equals_the_brute_force_reference(
     model = on_card("gpt2", dtype)
     run = keyhole.scan(model, [text], out=tmp_path / "run", top=4, unit="line", per=per, batch_tokens=1)
     texts = [line for line in text.read_text("utf-8").split("\n") if line.strip()]
-    with quiet.without_looking():  # the same attention: another one rounds otherwise
+    with quiet.without_looking(), quiet.own_attention(model.lm):  # the same attention: another one rounds otherwise
         prefixes = every_prefix(model, texts, room=run.context - 1)
     for sign, side in ((1, ""), (-1, "_negative")):
         coefficients, units, positions = triggers(prefixes, 4, per, sign)
@@ -422,14 +422,14 @@ def test_a_batched_scan_on_the_card_equals_brute_force_on_the_same_coefficients(
     tokens: list[np.ndarray] = []
     update = GpuIndex.update
 
-    def spy(self: GpuIndex, layer: int, x: torch.Tensor, batch: Rows, tokens: torch.Tensor | None = None) -> None:
+    def spy(self: GpuIndex, layer: int, x: torch.Tensor, batch: Rows, routed: torch.Tensor | None = None) -> None:
         begin, end, first = batch.table.numpy()
         column = np.arange(x.shape[1])
         new = (column >= begin[:, None]) & (column < end[:, None])
         seen[layer].append(x.float().cpu().numpy()[new])
         if layer == 0:
             tokens.append((first[:, None] + column)[new])
-        update(self, layer, x, batch, tokens)
+        update(self, layer, x, batch, routed)
 
     monkeypatch.setattr(GpuIndex, "update", spy)
     monkeypatch.setattr(runner, "warm_up", lambda *args: None)  # its windows are not the corpus's

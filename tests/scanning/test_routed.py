@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from routing import CELLS, KINDS, Routed, an_index
+from routing import CELLS, KINDS, Routed, an_index, device
 
 from keyhole.kernels.order import UNFILLED
 from keyhole.kernels.sums import FRACTION_BITS
@@ -114,10 +114,10 @@ def test_an_expert_without_a_token_stays_as_it_was(kind: str) -> None:
     index = an_index(kind, 3, signed=True, per="sentence")
     windows = np.arange(4)
     prepared = corpus.prepare(index, windows)
-    index.update(2, torch.empty(0, 3), prepared, torch.empty(0, dtype=torch.int64))
+    index.update(2, torch.empty(0, 3, device=device()), prepared, torch.empty(0, dtype=torch.int64, device=device()))
     assert corpus.n_special
-    special = torch.arange(4) * corpus.columns(windows)  # tokens, but no candidate among them
-    index.update(2, torch.full((4, 3), 1e4), prepared, special)
+    special = torch.arange(4, device=device()) * corpus.columns(windows)  # tokens, but no candidate among them
+    index.update(2, torch.full((4, 3), 1e4, device=device()), prepared, special)
     state = index.state()
     assert (state["keys"] == UNFILLED).all()
     assert not state["active"].any()

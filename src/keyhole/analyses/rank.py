@@ -1,4 +1,4 @@
-"""The rank of the top-1 trigger's next token among what the value promotes (Figure 5); 1 is the top."""
+"""The rank of the top-1 trigger's next token in the value's logits (Figure 5); 1 is the top."""
 
 from __future__ import annotations
 

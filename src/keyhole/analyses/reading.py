@@ -1,8 +1,6 @@
-"""Every value through a lens, once: what the other questions look up. Also which values resemble each other."""
+"""Read every value through a lens once, and store what it says: the analyses look it up. Also which values are similar."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -13,15 +11,15 @@ from ..store import layout as store
 from ..store.run import Run
 from ..store.values import KEPT, Values, index
 from . import targets
+from .record import Begin
 
 SIMILAR = 5
-Begin = Callable[[int], Callable[[int], None]]
 
 
 def read_values(
     run: Run, head: Head, lens: str, *, mask: bool = False, begin: Begin = lambda total: lambda done: None
 ) -> Values:
-    """The values of all layers through a lens, into the run; taken from there where they are already."""
+    """Read the values of all layers through a lens and store the result in the run, unless it is there already."""
     settings = {
         "lens": lens,
         "vocabulary": head.vocabulary,
@@ -66,7 +64,7 @@ def read_values(
 
 @torch.inference_mode()
 def find_similar(run: Run, head: Head, *, begin: Begin = lambda total: lambda done: None) -> None:
-    """For every cell the cells with the nearest values (cosine), over all layers."""
+    """Store for every cell the cells of any layer with the most similar values (cosine)."""
     if store.has_similar(run.path):
         return
     every = torch.cat([head.values(layer) for layer in range(run.layers)])

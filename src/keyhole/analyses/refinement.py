@@ -1,9 +1,7 @@
-"""How layers refine the prediction (Figures 9 to 11): r, y and o read through the model's own final norm and head.
+"""How layers come to the prediction (Figures 9 to 11).
 
-residual_match  top(r) is already the model's prediction, top(o) of the last layer
-final_prob_*    the probability r gives that token: quartiles
-residual        top(o) = top(r) ≠ top(y)        ffn             top(o) = top(y) ≠ top(r)
-agreement       all three alike                 composition     top(o) is neither's
+r is the residual before a feed-forward layer, y what the layer adds, o = r + y. All three are read through the model's own final
+norm and head. The prediction is top(o) of the last layer.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""One pass over held-out prefixes for all of section 5: composition, refinement and cases are read off what it finds.
+"""One pass over held-out prefixes for all of the paper's section 5. Composition, refinement and cases are computed from it.
 
-Since the top token of a value does not depend on the input, agreement with cells is a look-up.
+The top token of a value does not depend on the input, so comparing a layer with its cells only needs stored tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +17,12 @@ from ..lens.head import Head
 from ..models.states import States, states
 from ..store.values import Values
 from .heldout import Prefixes
-
-Begin = Callable[[int], Callable[[int], None]]
+from .record import Begin
 
 
 @dataclass
 class Section5:
-    """[layers, n] each: tokens as the model's own head reads r, y and o; what the cells say, through `lens`."""
+    """What was found, [layers, n] unless it says otherwise. Tokens of r, y and o are read through the model's own head."""
 
     lens: str
     top_r: npt.NDArray[np.int64]
@@ -35,11 +33,11 @@ class Section5:
     active: npt.NDArray[np.float64]
     """the share of coefficients above zero"""
     agrees: npt.NDArray[np.bool_]
-    """whether an active cell's token is the layer's: top(±v) = top(y), both through `lens`"""
+    """whether some active cell's token is the layer's: top(±v) = top(y), both read through `lens`"""
     lengths: npt.NDArray[np.int64]
     """[n] tokens of each prefix"""
     following: npt.NDArray[np.int64]
-    """[n] what stands behind it in the text"""
+    """[n] the token that follows each prefix in the text"""
 
 
 def measure(
@@ -82,7 +80,7 @@ def measure(
         ends = torch.tensor([batch.n_special + len(prefixes.ids[row]) - 1 for row in rows])
         seen = states(model, batch.ids, ends)
         waiting.append((rows, _read(head, values.lens, seen, promoted, demoted)))
-        if len(waiting) > 1:  # a GPU works on one batch while another's results are fetched
+        if len(waiting) > 1:  # results are fetched one batch late, so that a GPU is not idle meanwhile
             put(*waiting.pop(0))
     for rows, read in waiting:
         put(rows, read)

@@ -69,7 +69,7 @@ def fill(run: Run, model: Model, *, seed: int = 0, begin: Begin = lambda total: 
 
 
 class _Windows:
-    """The windows of a run's units, numbered through, and those of them that are run."""
+    """The windows of all units of a run, numbered consecutively, and which of them the model is run on."""
 
     def __init__(self, run: Run) -> None:
         self.run, self.room = run, run.room
@@ -83,11 +83,11 @@ class _Windows:
         self.lengths = np.minimum(of_unit[self.units] - self.starts, self.room)
 
     def of(self, units: Ints, positions: Ints) -> Ints:
-        """The window each prefix stands in."""
+        """The window that each prefix is in."""
         return self.first[units] + positions // self.room
 
     def sample(self, prefixes: int, seed: int) -> Ints:
-        """Random windows of the scanned text that hold about so many prefixes."""
+        """Random windows of the scanned text that hold about this many prefixes together."""
         held = np.zeros(len(self.first) - 1, bool)
         held[held_out_units(self.run)] = True
         order = np.random.default_rng(seed).permutation(np.flatnonzero(~held[self.units]))
@@ -127,7 +127,7 @@ def _sides(run: Run, layer: int) -> list[tuple[Ints, Ints]]:
 
 @dataclass(frozen=True)
 class _Shown:
-    """Triggers of one batch and layer, one an entry."""
+    """Triggers of one batch and layer, one per entry."""
 
     row: Ints
     column: Ints
@@ -140,7 +140,7 @@ class _Shown:
 
 
 class _Triggers:
-    """The triggers of a layer by the batch they are in. Kept small: eight bytes a trigger."""
+    """The triggers of a layer, grouped by batch. Kept small: eight bytes per trigger."""
 
     def __init__(self, run: Run, windows: _Windows, layer: int) -> None:
         self.run, self.windows = run, windows
@@ -161,7 +161,7 @@ class _Triggers:
         both = np.concatenate([side.coefficients for side in self.sides], 1)
         largest = np.nan_to_num(np.abs(both)).max(1)
         self.factors = (LARGEST / np.where(largest > 0, largest, 1)).astype(np.float32)
-        """[cells] from coefficient to shade"""
+        """[cells] what a coefficient is multiplied by to give a shade"""
 
     def _spans(self, units: Ints, positions: Ints) -> tuple[Ints, Ints]:
         offsets = self.windows.offsets
@@ -169,7 +169,7 @@ class _Triggers:
         return spans(lengths, positions, self.windows.room)
 
     def of_batch(self, number: int, starts: int) -> Iterator[_Shown]:
-        """Those of a batch, in pieces."""
+        """The triggers of a batch, at most `PIECE` at a time."""
         begin, end = int(self.bounds[number]), int(self.bounds[number + 1])
         for at in range(begin, end, PIECE):
             yield self._shown(self.order[at : min(at + PIECE, end)], starts)

@@ -1,4 +1,4 @@
-"""English words that are frequent everywhere and mean little alone."""
+"""English stop words: frequent in any text, with little meaning of their own."""
 
 from __future__ import annotations
 

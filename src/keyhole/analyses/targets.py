@@ -1,4 +1,4 @@
-"""What a cell's triggers were followed by, for all cells at once."""
+"""Tokens at the end of triggers and after them, for all cells, and how frequent tokens are in the text."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Ints = npt.NDArray[np.int64]
 
 
 def next_tokens(run: Run, slots: int | None = None) -> Ints:
-    """[cells, slots] the token behind each trigger; −1 where there is no trigger or nothing follows it."""
+    """[cells, slots] the token that follows each trigger; −1 if there is no trigger or nothing follows it."""
     return run.next_tokens(run.units[:, :slots], run.positions[:, :slots])
 
 
 def last_tokens(run: Run, slots: int | None = None) -> Ints:
-    """[cells, slots] the last token of each trigger; −1 where there is none."""
+    """[cells, slots] the last token of each trigger; −1 if there is none."""
     return run.last_tokens(run.units[:, :slots], run.positions[:, :slots])
 
 

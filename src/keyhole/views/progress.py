@@ -1,4 +1,4 @@
-"""Progress on a terminal; silent where there is none."""
+"""Progress bars on a terminal; nothing is shown if there is none."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _progress(
 
 
 class Bar:
-    """A scan: tokens, tokens a second, time left."""
+    """The progress of a scan: tokens, tokens per second, time left."""
 
     def __enter__(self) -> Bar:
         self._progress = _progress(
@@ -55,7 +55,7 @@ class Bar:
 
 
 class Stages:
-    """An analysis: a bar for each stage."""
+    """The progress of an analysis: one bar per stage."""
 
     def __enter__(self) -> Callable[[str, int], Callable[[int], None]]:
         self._progress = _progress(

@@ -21,7 +21,7 @@ CONTEXT_CHARACTERS = 64
 
 
 def cell(cell: Cell, *, limit: int | None = None) -> RenderableType:
-    """A cell: statistics, then its triggers, the last token marked, the next token behind the arrow."""
+    """A cell: its statistics, what its value says, then its triggers: the last token is marked, the next follows the arrow."""
     run, stats = cell.run, cell.stats
     head = Text.assemble((cell.address, "bold"), f"   {printable(name(run))}, layer {cell.layer} of {run.layers}")
     said = "   ".join(f"{each} {number(stats[each], '.3g')}" for each in ("mean", "std", "max", "min"))
@@ -41,7 +41,7 @@ def cell(cell: Cell, *, limit: int | None = None) -> RenderableType:
 
 
 def value(cell: Cell, *, limit: int = 10) -> list[RenderableType]:
-    """What a cell's value says, through each lens it was read through; nothing where `analyze` has not been."""
+    """What a cell's value says, through each lens it was read through; nothing if the run was not analyzed."""
     run = cell.run
     parts: list[RenderableType] = []
     at, place = (cell.layer, cell.index), cell.place
@@ -75,7 +75,7 @@ def _said(tokens: list[values.Said]) -> Text:
 
 
 def _agreement(cell: Cell, said: values.Values) -> str:
-    """How often what the value says is what followed the triggers, side by side with the sign it is read with."""
+    """How often the value's first token follows the triggers, for each side read with its own sign."""
     sides = []
     for side, negative, tokens in (
         ("triggers", False, said.top_tokens),
@@ -114,7 +114,7 @@ def token(said: values.Values, token: int, limit: int) -> RenderableType:
 
 
 def rows(table: list[dict[str, Any]], note: str | None = None) -> RenderableType:
-    """Rows as a table; the note below says what they were measured on."""
+    """Rows as a table, with a note below that says what they were measured on."""
     shown = Table(box=None, padding=(0, 1))
     for column, kind in ((c, type(v)) for c, v in (table[0] if table else {}).items()):
         shown.add_column(
@@ -169,7 +169,7 @@ def annotated(found: dict[str, Any], run: str) -> RenderableType:
 
 
 def info(run: Run) -> RenderableType:
-    """What was scanned, and how its cells fare."""
+    """What was scanned, and how the cells of each layer behave."""
     manifest = run.manifest
     model, corpus, config = manifest["model"], manifest["corpus"], manifest["config"]
     facts = Table(box=None, show_header=False, padding=(0, 1))
@@ -214,7 +214,7 @@ def info(run: Run) -> RenderableType:
 
 
 def _seconds(log: dict[str, Any]) -> float:
-    """How long the scan took, as log.json says; 0 if it does not. Nothing checks that file, so it may say anything."""
+    """How long the scan took according to log.json; 0 if it does not say. That file is not checked, so it may hold anything."""
     seconds = log.get("seconds")
     found = seconds.get("scan") if isinstance(seconds, dict) else None
     plausible = isinstance(found, (int, float)) and 0 < found < 1e12
@@ -222,8 +222,7 @@ def _seconds(log: dict[str, Any]) -> float:
 
 
 class _Harmless(RenderHook):
-    """The last look at what a console prints: a control character that came this far becomes visible. Rich's own sequences
-    (colour, weight) are made after it."""
+    """Makes control characters visible just before a console prints. Rich adds its own sequences (colour, weight) afterwards."""
 
     def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
         return [_Seen(renderable) for renderable in renderables]
@@ -239,7 +238,7 @@ class _Seen:
 
 
 def console() -> Console:
-    """Where output goes: as wide as the terminal, and at a width that suits a table if there is none. Nothing that is
+    """The console that output goes to: as wide as the terminal, or wide enough for a table if there is none. Nothing that is
     printed acts as markup, as a code for an emoji or as a control character."""
     options: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False, "soft_wrap": False}
     out = Console(**options)

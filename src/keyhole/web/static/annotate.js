@@ -75,8 +75,8 @@ function chosenLayer() {
 }
 
 /**
- * The next key to annotate. Everyone gets the same random keys in the same order, so that annotators can be compared;
- * where no layer was chosen, the layers take turns.
+ * The next key to annotate. Everyone gets the same random keys in the same order, so that annotators can be compared.
+ * If no layer was chosen, the layers take turns.
  * @param {data.Run} run
  * @param {data.Annotation[]} mine
  * @param {number} only a layer, or −1
@@ -385,7 +385,7 @@ const empty = () => ({ triggers: [], description: "", kind: "shallow" });
 /** @param {number} at */
 const letter = (at) => String.fromCharCode(65 + (at % 26));
 
-/** Work that was not saved. @param {string} kept @returns {Draft | null} */
+/** A draft that this browser kept. @param {string} kept @returns {Draft | null} */
 function read(kept) {
   try {
     const draft = JSON.parse(recall(kept) ?? "null");

@@ -95,7 +95,7 @@ async function show(first) {
 }
 
 /**
- * The header: built once, then only told where the reader is.
+ * The header: built once; later calls only mark the current page.
  * @param {data.Run} run
  * @param {string} page
  */
@@ -168,7 +168,7 @@ const LOST = {
 };
 let standing = "";
 
-/** Say that the run of this page is no longer served. What stands in the page stays. @param {string} code */
+/** Tell the reader that the run of this page is no longer served. The page stays as it is. @param {string} code */
 function stand(code) {
   if (code === standing || (code === "" && standing === "run_changed")) return;
   standing = code;
@@ -181,7 +181,7 @@ function stand(code) {
   );
 }
 
-// Going about
+// Moving around
 
 async function random() {
   await data.run();

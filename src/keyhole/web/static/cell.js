@@ -111,7 +111,7 @@ function steps(layer, cell) {
   );
 }
 
-/** In a sentence or two, what is to be seen. @param {data.Cell} cell */
+/** The cell in one or two sentences. @param {data.Cell} cell */
 function summary(cell) {
   const { stats } = cell;
   const said = cell.values[0];
@@ -306,7 +306,7 @@ function agreement(agreement, one, many) {
   );
 }
 
-// Below
+// Similar cells
 
 /**
  * @param {string} title

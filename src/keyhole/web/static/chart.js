@@ -4,7 +4,7 @@ import { h } from "./dom.js";
 
 const OPTIONS = {
   actions: false,
-  ast: true, // expressions are interpreted: the page's policy forbids eval
+  ast: true, // interpret expressions, because the page's policy forbids eval
   defaultStyle: false,
   renderer: "svg",
   tooltip: { theme: "keyhole", disableDefaultStyle: true },

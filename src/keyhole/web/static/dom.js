@@ -1,11 +1,11 @@
 // @ts-check
-/** Elements, built without ever parsing HTML: text goes in as text, whatever it says. */
+/** Builds elements without parsing HTML: text is always inserted as text. */
 
 /** @typedef {Node | string | number | null | undefined | false} Child */
 /** @typedef {Record<string, string | number | boolean | null | undefined | ((event: any) => void)>} Attributes */
 
 /**
- * Fill in attributes and children. Functions are listeners (`onclick`); null and false are left out; true is an empty attribute.
+ * Set attributes and add children. Functions become listeners (`onclick`), null and false are left out, true is an empty attribute.
  * @template {Element} E
  * @param {E} element
  * @param {Attributes} attributes
@@ -56,7 +56,7 @@ export function svg(tag, attributes = {}, ...children) {
 }
 
 /**
- * Replace what an element holds.
+ * Replace the children of an element.
  * @param {Element} element
  * @param {...(Child | Child[])} children
  */
@@ -66,7 +66,7 @@ export function replace(element, ...children) {
 }
 
 /**
- * Call once, when the element comes into view (or near it).
+ * Call a function once, when the element comes near the visible part of the page.
  * @param {Element} element
  * @param {() => void} call
  * @param {AbortSignal} signal

@@ -1,5 +1,5 @@
 // @ts-check
-/** What the reader asks the model, and the edits they ask it with: listed, changed, saved. */
+/** The prompt that the reader asks for, and its edits: the list of them, changed and saved here. */
 import { parse } from "./cells.js";
 import * as data from "./data.js";
 import { h, replace } from "./dom.js";
@@ -9,7 +9,7 @@ import { counted } from "./text.js";
 const KEPT = "keyhole.prompt";
 
 /**
- * What the reader asked for: kept for the session, so that a look at a cell loses nothing.
+ * What the reader asked for. It is kept for the session, so that nothing is lost when they open a cell.
  * @type {{text: string, position: number | null, token: string | null, edits: data.Edit[], everywhere: boolean, by: "effective" | "strongest"}}
  */
 export const asked = {
@@ -36,12 +36,12 @@ export function remember() {
   try {
     sessionStorage.setItem(KEPT, JSON.stringify(asked));
   } catch {
-    // this browser keeps nothing: it stays in the page
+    // this browser stores nothing: it is kept until the page is left
   }
 }
 
 /**
- * Edits with one more: where it acts, it takes the place of what was there.
+ * Edits with one more, which replaces the others of its cell at the positions where it acts.
  * @param {data.Edit[]} edits
  * @param {data.Edit} edit
  */

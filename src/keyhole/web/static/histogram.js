@@ -1,5 +1,5 @@
 // @ts-check
-/** A histogram drawn as SVG. Counts are on a root scale, for most coefficients lie near zero and the few large ones matter. */
+/** A histogram as SVG. Counts are on a square-root scale, because most coefficients are near zero and the few large ones matter. */
 import { h, svg } from "./dom.js";
 import { number, whole } from "./text.js";
 

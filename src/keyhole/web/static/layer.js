@@ -189,7 +189,7 @@ export async function render({ run, layer, query, signal }) {
     const sign = state.down ? -1 : 1;
     rows.sort((a, b) => {
       const [x, y] = [keys[a], keys[b]];
-      if (x === null || y === null) return Number(x === null) - Number(y === null) || a - b; // the unknown last, either way
+      if (x === null || y === null) return Number(x === null) - Number(y === null) || a - b; // unknown values come last in both orders
       return (x < y ? -sign : x > y ? sign : 0) || a - b;
     });
     heads.forEach((head, i) =>

@@ -1,5 +1,5 @@
 // @ts-check
-/** What this browser keeps for the reader. Where it may keep nothing, it is kept until the page is left. */
+/** What this browser stores for the reader. If it may store nothing, it is kept until the page is left. */
 
 /** @type {Map<string, string>} */
 const instead = new Map();

@@ -55,7 +55,7 @@ export function written(cell, run) {
   return whole;
 }
 
-/** A note that saves itself; what could not be saved stays in this browser. @param {data.Cell} cell @param {string} note @param {string} kept */
+/** A note that is saved while it is typed; what could not be saved stays in this browser. @param {data.Cell} cell @param {string} note @param {string} kept */
 function notebook(cell, note, kept) {
   const said = h("span", { class: "soft small", role: "status" });
   let timer = 0;

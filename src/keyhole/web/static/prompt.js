@@ -1,5 +1,5 @@
 // @ts-check
-/** A prompt, read by the live model: what each layer predicts, which cells do it, and what changes when they are switched off. */
+/** A prompt, read by the live model: what each layer predicts, which cells contribute, and what changes if they are switched off. */
 import * as data from "./data.js";
 import { h, replace, whenSeen } from "./dom.js";
 import { added, asked, editList, remember } from "./edits.js";
@@ -311,7 +311,7 @@ function layers(found, again, signal) {
 /** @param {data.Contribution} cell */
 const measure = (cell) => (asked.by === "effective" ? cell.effect : cell.strength);
 
-/** A layer's guess: its first token; the rest on pointing. @param {data.Said[]} said */
+/** What a layer predicts: the first token; the others are in its title. @param {data.Said[]} said */
 function guess(said) {
   const [piece, p] = said[0];
   const shown = token(piece);
@@ -364,7 +364,7 @@ function contribution(layer, cell, largest, found, again, hidden, signal) {
   );
 }
 
-/** What the cell writes here: the first token its value promotes, or demotes where the coefficient is below zero. @param {number} layer @param {data.Contribution} cell @param {AbortSignal} signal */
+/** What the cell writes here: the first token that its value promotes; the first it demotes if the coefficient is negative. @param {number} layer @param {data.Contribution} cell @param {AbortSignal} signal */
 function says(layer, cell, signal) {
   const place = h("span", { class: "says" });
   whenSeen(

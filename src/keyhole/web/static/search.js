@@ -111,7 +111,7 @@ function examples() {
 // Tokens
 
 /**
- * Tokens that a query may mean, best first: itself, with a leading space, in another case; then those that hold it.
+ * Tokens that a query may mean, best first: itself, with a leading space, in another case; then those that contain it.
  * @param {string[]} pieces
  * @param {string} asked
  */
@@ -211,7 +211,7 @@ function speakers(verb, piece, cells, kind, signal) {
 }
 
 /**
- * A list that shows more when asked.
+ * A list with a button that shows more of it.
  * @template T
  * @param {T[]} items
  * @param {(item: T) => HTMLLIElement} show
@@ -237,7 +237,7 @@ function listed(items, show) {
 /** @typedef {{hits: Hit[], units: number, read: number, unknown: string[], done: boolean}} Found */
 
 /**
- * Cells with triggers that hold the phrase, most of them first. What is found is told as more texts are read.
+ * The cells whose triggers contain the phrase, those with most such triggers first. `tell` is called as more texts are read.
  * @param {string} asked
  * @param {data.Run} run
  * @param {(found: Found) => void} tell
@@ -294,8 +294,8 @@ function collect(hits, unit, asked) {
 }
 
 /**
- * Finds the last place of a phrase among a text's first so many characters, whatever the case.
- * Characters are counted as Python counts them; a text whose length changes in lower case is not cut into a snippet.
+ * Finds the last occurrence of a phrase in the first `end` characters of a text, whatever its case.
+ * Characters are counted as Python counts them. A text whose length changes in lower case is not cut into a snippet.
  * @param {string} text
  * @param {string} asked
  */

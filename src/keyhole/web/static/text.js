@@ -1,5 +1,5 @@
 // @ts-check
-/** Text from corpora and vocabularies: made visible, cut into words, hashed. The same rules as on the Python side. */
+/** Text of corpora and vocabularies: made visible, split into words, hashed. Python follows the same rules. */
 
 /** @type {Record<string, string>} */
 const SIGNS = { "\n": "⏎", "\r": "␍", "\t": "⇥" };
@@ -7,7 +7,7 @@ const HIDDEN = /[\p{Cc}\p{Cf}\p{Cs}\p{Co}]/gu;
 const WORD = /[\p{L}\p{M}\p{N}'’]+/gu;
 
 /**
- * Text a reader can trust: line ends, control, direction and format characters become signs.
+ * Text without hidden characters: line ends, control, direction and format characters become visible signs.
  * @param {string} text
  */
 export function visible(text) {
@@ -15,7 +15,7 @@ export function visible(text) {
 }
 
 /**
- * A token of nothing but white space, spelled out.
+ * A token that is only white space, spelled out.
  * @param {string} piece
  */
 export function blank(piece) {
@@ -69,7 +69,7 @@ export function number(value, digits = 3) {
 }
 
 /**
- * A number in three digits, zeros at the end kept, so that a column of them lines up.
+ * A number with three digits; zeros at the end are kept, so that a column of numbers lines up.
  * @param {number | null | undefined} value
  */
 export function even(value) {
@@ -89,7 +89,7 @@ export function whole(value) {
 }
 
 /**
- * A share as per cent.
+ * A share in percent.
  * @param {number | null | undefined} value
  */
 export function percent(value) {
