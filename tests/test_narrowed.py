@@ -31,7 +31,7 @@ from keyhole.models.proof import prove
 from keyhole.store import annotations, shading, values
 from keyhole.uses import prompt
 from keyhole.views import notebook
-from keyhole.views import text as show
+from keyhole.views import terminal as show
 from keyhole.views.report import write as report
 from keyhole.web.contract import Explorer, NotThere
 
