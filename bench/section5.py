@@ -74,7 +74,7 @@ def main() -> None:
     random = np.random.default_rng(0)
     lengths = random.integers(1, 2 * options.length, options.samples)
     ids = [random.integers(0, head.vocabulary, length).tolist() for length in lengths]
-    prefixes = Prefixes(ids, [0] * options.samples, "")
+    prefixes = Prefixes(ids, [0] * options.samples, {})
     tokens = np.zeros((len(model.cells), 1), np.int32)
     values: Any = SimpleNamespace(lens="raw", top_tokens=tokens, bottom_tokens=tokens)
     times: dict[str, list[float]] = {"floor": [], "section 5": []}
