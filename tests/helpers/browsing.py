@@ -125,7 +125,7 @@ def opened(browser: Any, url: str, *, refused: Sequence[str] = (), **options: An
     page.goto(url)
     try:
         yield page
-        assert watch.wrongs == []
+        assert watch.wrongs == [], watch.wrongs
     finally:
         context.close()
 

@@ -39,6 +39,7 @@ def test_every_page_opens_in_both_schemes_and_on_a_phone(browser: Any, site: Sit
             for route in ROUTES:
                 page.goto(site.url + route)
                 page.wait_for_timeout(80)
+                page.wait_for_selector("main h1")
                 until(page, "!document.querySelector('main').hasAttribute('aria-busy')")
                 assert page.locator("h1").count() == 1
                 assert page.evaluate(SIDEWAYS) <= 0, (route, width)
@@ -78,6 +79,19 @@ def test_keyboard(page: Any, site: Site) -> None:
     page.keyboard.press("r")
     until(page, "!document.title.startsWith('L0.5 ')")
     assert page.title().startswith("L")
+
+
+def test_a_page_that_is_left_early_leaves_nothing_busy(page: Any, site: Site) -> None:
+    """A slow page is left for one that opens at once; the slow one must not mark the new one as loading."""
+    go(page, site, "#/L0/5")
+    page.route("**/data/cells/1/9.json", lambda route: (page.wait_for_timeout(400), route.continue_()))
+    page.evaluate("location.hash = '#/L1/9'")
+    page.wait_for_timeout(20)
+    page.evaluate("location.hash = '#/L0/5'")
+    titled(page, "L0.5 ")
+    page.wait_for_timeout(600)
+    assert page.locator("main").get_attribute("aria-busy") is None
+    assert cell_address(page) == "L0.5"
 
 
 def test_first_cell_follows_the_last(page: Any, site: Site) -> None:
@@ -142,7 +156,7 @@ def test_map_by_keyboard_and_pointer(page: Any, site: Site) -> None:
     page.wait_for_selector(".readout .promotes")
     page.select_option("#measure", "activity")
     stats = site.run.stats
-    share = stats.active_fraction[1, 2]
+    share = stats.active_fraction[site.run.cells.place(1, 2)]
     assert f"{share:.0%}"[:-1] in readout.inner_text()
     page.select_option("#ordering", "sorted")
     box = plane.bounding_box()
@@ -151,7 +165,8 @@ def test_map_by_keyboard_and_pointer(page: Any, site: Site) -> None:
     layer, cell = (int(part) for part in strongest[1:].split("."))
     step = (stats.active_fraction.max() - stats.active_fraction.min()) / 254
     assert layer == 0
-    assert stats.active_fraction[layer, cell] >= stats.active_fraction[layer].max() - step
+    active = site.run.layer(layer).stats.active_fraction
+    assert active[cell] >= active.max() - step
     page.mouse.down()
     page.mouse.up()
     page.wait_for_selector(".cellpage")
@@ -175,7 +190,7 @@ def test_layer_sorts_filters_and_keeps_few_rows(page: Any, site: Site) -> None:
     head = page.get_by_role("columnheader", name="Fires on")
     head.get_by_role("button").click()
     assert head.get_attribute("aria-sort") == "descending"
-    active = site.run.stats.active_fraction[1]
+    active = site.run.layer(1).stats.active_fraction
     first = int(rows.first.locator("a").inner_text().split(".")[1])
     assert active[first] == pytest.approx(active.max(), rel=1e-3)
     head.get_by_role("button").click()

@@ -55,7 +55,7 @@ async function show(first) {
   const leave = (leaving = new AbortController());
   const { page: name, address, query } = route(location.hash);
   here = { page: name, layer: -1, cell: -1 };
-  const slow = setTimeout(() => main.setAttribute("aria-busy", "true"), 150);
+  const slow = setTimeout(() => leave.signal.aborted || main.setAttribute("aria-busy", "true"), 150);
   /** @type {Page} */
   let page;
   let model = "";
