@@ -51,6 +51,7 @@ def describe_model(model: Model) -> dict[str, Any]:
         "revision": model.revision,
         "family": model.config.model_type,
         "fingerprint": model.fingerprint,
+        "input": model.kind.name,
         "cells": model.cells.as_json(),
         "signed": model.signed,
         **({"edits": [edit.to_json() for edit in model.edits]} if model.edits else {}),

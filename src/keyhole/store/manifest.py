@@ -80,6 +80,7 @@ FIELDS: dict[str, dict[str, Test]] = {
         "revision": _or_none(_text),
         "family": _text,
         "fingerprint": _text,
+        "input": _text,
         "cells": _cells,
         "signed": _flag,
     },
