@@ -18,8 +18,8 @@ from keyhole.cli import app
 from keyhole.errors import DiskFull, RunError, RunExists
 from keyhole.export import site as export
 from keyhole.store import annotations
+from keyhole.web import addresses
 from keyhole.web import routes as web
-from keyhole.web import schema
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def test_every_file_is_what_the_server_answers(run: keyhole.Run, tmp_path: Path)
             elif name.endswith(".json"):
                 assert json.loads(path.read_bytes()) == answer.json()
                 kind = name.split("/")[1].removesuffix(".json")
-                msgspec.json.decode(path.read_bytes(), type=schema.DATA[kind].answer)
+                msgspec.json.decode(path.read_bytes(), type=addresses.DATA[kind].answer)
             else:
                 assert path.read_bytes() == answer.content
     assert sum(name.startswith("data/cells/") for name in written) == len(run.cells)

@@ -204,7 +204,7 @@ def test_a_request_being_answered_is_not_put_out(
 
     def slow(model: Any, text: str, **asked: Any) -> dict[str, Any]:
         assert go.wait(WAIT)
-        return {"text": text}
+        return explored.prompt(text)
 
     monkeypatch.setattr("keyhole.prompt.read", slow)
     body = json.dumps({"text": "The cat"}).encode()
@@ -316,7 +316,7 @@ def test_a_prompt_that_ctrl_c_cuts_short_is_no_failure(running: Running, monkeyp
     def slow(model: Any, text: str, **options: Any) -> dict[str, Any]:
         asked.set()
         assert go.wait(WAIT)
-        return {"text": text}
+        return explored.prompt(text)
 
     monkeypatch.setattr("keyhole.prompt.read", slow)
     monkeypatch.setattr(running.server.config, "timeout_graceful_shutdown", 0.2)

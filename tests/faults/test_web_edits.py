@@ -62,7 +62,7 @@ def test_positions_without_a_double_are_read_in_one_pass() -> None:
 
 def test_many_edits_are_put_in_place_in_one_pass() -> None:
     edits = [Edit(0, Counted(cell), 0.5, (1,) if cell % 2 else None) for cell in range(MANY)]
-    intervene._scaler(edits, intervene._Sequences())
+    intervene._scaling([(edit.cell, edit) for edit in edits], intervene._Sequences(explored.model(), None))
     assert Counted.compared < 10 * MANY
 
 

@@ -143,8 +143,7 @@ def test_the_address_box(page: Any, site: Site) -> None:
     ):
         page.locator("#find").fill(typed)
         page.keyboard.press("Enter")
-        titled(page, "Not here")
-        assert page.get_by_role("alert").inner_text() == why
+        until(page, "why => document.querySelector('main [role=alert]')?.textContent === why", why)
 
 
 def test_search_finds_tokens_and_phrases(page: Any, site: Site, run: keyhole.Run) -> None:

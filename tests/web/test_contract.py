@@ -21,7 +21,7 @@ from families import CELLS
 
 import keyhole
 from keyhole.store import annotations, shading, values
-from keyhole.web import schema, search
+from keyhole.web import addresses, schema, search
 from keyhole.web.contract import Explorer, NotThere
 from keyhole.web.pack import SHADES, compact, joined, shades, short
 
@@ -39,7 +39,7 @@ def explorer(run: keyhole.Run) -> Explorer:
 def data(explorer: Explorer, path: str) -> Any:
     """An answer, after it was checked against its type."""
     body = explorer.body(path)
-    msgspec.json.decode(body, type=schema.DATA[re.split("[./]", path)[0]].answer)
+    msgspec.json.decode(body, type=addresses.DATA[re.split("[./]", path)[0]].answer)
     return json.loads(body)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keyhole.web import schema, typedefs
+from keyhole.web import addresses, typedefs
 
 
 def test_the_types_of_the_page_are_up_to_date() -> None:
@@ -18,5 +18,5 @@ def test_records_rows_and_fields_that_may_be_left_out() -> None:
     assert "export type Held = [place: number, end: number];\n" in made
     assert "  promoted: Record<string, Speaker[]>;\n" in made
     assert "  promoted: [string, number | null][];\n" in made
-    for each in schema.TYPES:
+    for each in addresses.TYPES:
         assert f" {each.__name__} " in made

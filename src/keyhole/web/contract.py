@@ -24,7 +24,7 @@ from ..store.run import Cell, Layer, Run
 from ..views import figures
 from ..views import text as show
 from ..views.worth import worth_showing
-from . import schema
+from . import addresses, schema
 from .pack import LEVELS, SEPARATOR, SHADES, UNKNOWN, compact, joined, measure, packed, shades, short, shorts
 from .search import PAGE, SIMILAR, Once, Search
 from .worth import speaking
@@ -80,7 +80,7 @@ class Explorer:
         name, *numbers = _parts(path)
         bounds = self.bounds(name)
         if (
-            name not in schema.DATA
+            name not in addresses.DATA
             or len(numbers) != len(bounds)
             or any(number >= bound for number, bound in zip(numbers, bounds, strict=True))
             or (name == "cells" and not self.axis.has(*numbers))

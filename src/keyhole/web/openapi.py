@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from .. import __version__
-from . import schema
+from . import addresses, schema
 from .contract import Explorer
 from .served import HEADER
 
@@ -35,13 +35,13 @@ ERRORS = {
 def describe(explorer: Explorer) -> dict[str, Any]:
     """The description of this server."""
     paths: dict[str, Any] = {}
-    for name, data in schema.DATA.items():
+    for name, data in addresses.DATA.items():
         numbers = "".join(f"/{{{number}}}" for number in data.numbers)
         bounds = dict(zip(data.numbers, explorer.bounds(name), strict=True))
         paths[f"/data/{name}{numbers}.json"] = {"get": _data(data, bounds)}
-    for operation in schema.API:
+    for operation in addresses.API:
         paths.setdefault(f"/api/{operation.path}", {})[operation.method] = _api(operation)
-    _, schemas = msgspec.json.schema_components(schema.TYPES, ref_template=REF)
+    _, schemas = msgspec.json.schema_components(addresses.TYPES, ref_template=REF)
     layers, cells = explorer.bounds("cells")
     _bind(schemas, {"layers": layers, "cells": cells})
     errors = {code: {"description": text} | _json(schema.Error) for code, text in ERRORS.items()}
@@ -65,7 +65,7 @@ def describe(explorer: Explorer) -> dict[str, Any]:
     }
 
 
-def _data(data: schema.Data, bounds: dict[str, int]) -> Schema:
+def _data(data: addresses.Data, bounds: dict[str, int]) -> Schema:
     parameters = [
         {
             "name": name,
@@ -79,7 +79,7 @@ def _data(data: schema.Data, bounds: dict[str, int]) -> Schema:
     return _operation(summary, data.answer, ["503", *(["404"] if bounds else [])], parameters)
 
 
-def _api(operation: schema.Operation) -> Schema:
+def _api(operation: addresses.Operation) -> Schema:
     if operation.asked is None:
         return _operation(operation.summary, operation.answer, ["503", *operation.errors])
     found = _operation(operation.summary, operation.answer, [*POSTED, *operation.errors])

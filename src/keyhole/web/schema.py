@@ -14,7 +14,6 @@ A `Row` travels as a JSON array of its fields: an export consists mostly of thos
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
@@ -533,71 +532,3 @@ class Error(Record):
     """Every error has this shape."""
 
     error: Problem
-
-
-# Addresses
-
-
-@dataclass(frozen=True)
-class Data:
-    """An address below data/."""
-
-    answer: type[Record]
-    numbers: tuple[str, ...] = ()
-    """what its numbers count"""
-
-
-DATA = {
-    "run": Data(About),
-    "map": Data(CellMap),
-    "figures": Data(Figures),
-    "vocabulary": Data(Vocabulary),
-    "annotations": Data(Annotations),
-    "layers": Data(LayerCells, ("layer",)),
-    "cells": Data(PackedCell, ("layer", "cell")),
-    "tokens": Data(Tokens, ("page",)),
-    "words": Data(Words, ("bucket",)),
-    "units": Data(Units, ("page",)),
-}
-"""`cells`: /data/cells/{layer}/{cell}.json"""
-
-
-@dataclass(frozen=True)
-class Operation:
-    """An address below api/: the server's alone."""
-
-    method: Literal["get", "post"]
-    path: str
-    summary: str
-    answer: type[Record]
-    asked: type[Record] | None = None
-    errors: tuple[str, ...] = ()
-    """statuses that only this operation answers with"""
-
-
-API = (
-    Operation("get", "status", "Whether the model is loaded, and what a prompt may be.", Status),
-    Operation("get", "annotations", "What people found, and their notes.", Annotations),
-    Operation(
-        "post",
-        "annotations",
-        "Save what one annotator says about one cell; the newest counts.",
-        SavedAnnotation,
-        Annotation,
-    ),
-    Operation("post", "notes", "Save a note on a cell; an empty one removes it.", SavedNote, Note),
-    Operation("post", "prompt", "Read a text through the model.", Prompt, AskPrompt, ("429", "500", "503")),
-    Operation("post", "edits", "Edits as the file that keyhole.load takes.", EditsFile, AskEdits, ("429", "503")),
-)
-
-TYPES: tuple[type[Record], ...] = tuple(
-    dict.fromkeys(
-        [
-            *(each.answer for each in DATA.values()),
-            *(each.answer for each in API),
-            *(each.asked for each in API if each.asked),
-            Error,
-        ]
-    )
-)
-"""everything that is asked and answered"""

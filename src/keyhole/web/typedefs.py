@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import NODEFAULT, inspect
 
-from . import schema
+from . import addresses
 
 FILE = Path(__file__).with_name("types.d.ts")
 HEAD = "// Made from schema.py: python -m keyhole.web.typedefs\n"
@@ -22,7 +22,7 @@ HEAD = "// Made from schema.py: python -m keyhole.web.typedefs\n"
 def typedefs() -> str:
     """One interface or tuple type per type of the contract, in the order in which they are needed."""
     made: dict[str, str] = {}
-    for each in schema.TYPES:
+    for each in addresses.TYPES:
         _name(inspect.type_info(each), made)
     return "\n".join([HEAD, *made.values()])
 
