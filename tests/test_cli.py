@@ -14,7 +14,7 @@ from commands import run
 from families import tiny, tokenizer
 
 import keyhole
-from keyhole import cli
+from keyhole.commands import make
 from keyhole.scanning.config import ScanConfig
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -159,7 +159,7 @@ def test_a_pipe_and_a_default_directory(place: Path, tmp_path: Path) -> None:
     model = place / "HuggingFaceTB" / "SmolLM2-135M"
     process("scan", model, "-", "--unit", "line", cwd=tmp_path, input="one line\nanother line\n")
     assert keyhole.open(tmp_path / "runs" / "SmolLM2-135M-stdin").manifest["corpus"]["units"] == 2
-    assert cli._default_out("a/b.gguf", ["hf:o/n:test"], "1/4").name == "b-n-test-1-of-4"
+    assert make.default_out("a/b.gguf", ["hf:o/n:test"], "1/4").name == "b-n-test-1-of-4"
 
 
 def test_mistakes_are_one_plain_line(place: Path, tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def show_off(out: Path, every: int, *, force: bool) -> Run:
     """Scan, analyze and report what is not there yet, then show a few cells and where to look next."""
     check_installed()
     from .scanning.scan import scan
-    from .store import layout as store
+    from .store import layout
     from .views import terminal
     from .views.progress import Bar, Stages
     from .views.report import write as report
@@ -94,7 +94,7 @@ def show_off(out: Path, every: int, *, force: bool) -> Run:
         run = Run(out)
         say(f"{path} is there from before (--force scans again).\n")
     else:
-        source = "sotu" if every == 1 else str(write_sample(store.cache_dir() / f"sotu-every-{every}.txt", every))
+        source = "sotu" if every == 1 else str(write_sample(layout.cache_dir() / f"sotu-every-{every}.txt", every))
         say("SmolLM2-135M-Instruct reads the State of the Union, 1790 to today …")
         options: dict[str, Any] = {"hold_out": HOLD_OUT, "resume": not force, "force": force}
         with Bar() as bar:

@@ -18,8 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..errors import UsageError
-from . import layout as store
-from . import lines
+from . import layout, lines
 from .run import Run
 
 PATTERN_KINDS: tuple[Literal["shallow", "semantic"], ...] = ("shallow", "semantic")
@@ -136,7 +135,7 @@ def save(run: Run, value: Any) -> Annotation:
     """Check an annotation and append it to its annotator's file. It is on disk when this returns."""
     annotation = parse(run, value)
     with _saving:
-        file = (store.annotations_folder(run.path).name, f"{annotation.annotator}.jsonl")
+        file = (layout.annotations_folder(run.path).name, f"{annotation.annotator}.jsonl")
         _add(run, file, annotation.to_json())
     return annotation
 
@@ -158,7 +157,7 @@ def _read_annotations(run: Run) -> tuple[list[Annotation], int]:
     """The annotations, and the number of damaged lines: a crash may have cut a line short."""
     newest: dict[tuple[str, int, int], Annotation] = {}
     damaged = 0
-    folder = store.annotations_folder(run.path)
+    folder = layout.annotations_folder(run.path)
     for file in sorted(folder.glob("*.jsonl")) if not folder.is_symlink() else ():
         for record in lines.read_lines(file):
             try:
@@ -179,7 +178,7 @@ def save_note(run: Run, value: Any) -> dict[str, Any]:
         raise UsageError(f"A note is a text of at most {NOTE:,} characters.")
     note = {"layer": layer, "cell": cell, "text": text}
     with _saving:
-        _add(run, (store.notes_file(run.path).name,), note)
+        _add(run, (layout.notes_file(run.path).name,), note)
     return note
 
 
@@ -192,7 +191,7 @@ def _read_notes(run: Run) -> tuple[dict[str, str], int]:
     """The notes, and the number of damaged lines."""
     found: dict[tuple[int, int], str] = {}
     damaged = 0
-    for record in lines.read_lines(store.notes_file(run.path)):
+    for record in lines.read_lines(layout.notes_file(run.path)):
         try:
             known = _fields(record, "a note", ("layer", "cell", "text"), ("at",))
             layer, cell, _ = _cell(run, known)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import RunDamaged
-from . import layout as store
+from . import layout
 from .run import Run
 
 BEFORE, AFTER = 40, 8
@@ -44,7 +44,7 @@ class Shading:
 
     def __init__(self, run: Run, settings: dict[str, Any]) -> None:
         self.run, self.settings = run, settings
-        arrays = [store.load_array(run.path, name) for name in store.SHADING]
+        arrays = [layout.load_array(run.path, name) for name in layout.SHADING]
         self._shades, self._offsets, self._histograms = arrays
         if (
             [array.dtype.kind for array in arrays] != ["i", "i", "u"]
@@ -94,7 +94,7 @@ def of(run: Run) -> Shading | None:
     """The shading of a run; None if `analyze` did not compute it, or if a version with other settings did."""
     if run in _opened:
         return _opened[run]
-    settings = store.read_shading(run.path)
+    settings = layout.read_shading(run.path)
     if settings is None or [settings.get(name) for name in ("before", "after", "bins")] != [BEFORE, AFTER, BINS]:
         return None
     return _opened.setdefault(run, Shading(run, settings))

@@ -12,8 +12,7 @@ from rich.text import Text
 
 from ..common import output
 from ..common.output import printable
-from ..store import layout as store
-from ..store import values
+from ..store import layout, values
 from ..store.run import Cell, Run, Trigger
 from .text import name, number, quoted, readable
 
@@ -193,7 +192,7 @@ def info(run: Run) -> RenderableType:
     facts.add_row("", f"{corpus['documents']:,} documents, {corpus['units']:,} {unit}s{longer}{empty}{held}")
     facts.add_row("", f"{corpus['tokens']:,} tokens, {corpus['distinct_prefixes']:,} distinct prefixes")
     facts.add_row("scan", f"top {run.top} per {per}, context {run.context}, {dtype} on {device}")
-    if seconds := _seconds(store.read_log(run.path)):
+    if seconds := _seconds(layout.read_log(run.path)):
         facts.add_row("", f"{seconds:,.0f} s, {corpus['scanned_prefixes'] / max(seconds, 1e-9):,.0f} prefixes a second")
     facts.add_row("on disk", f"{run.size / 1e6:,.1f} MB")
 
