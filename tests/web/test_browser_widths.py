@@ -143,7 +143,7 @@ def test_the_address_box(page: Any, site: Site) -> None:
     ):
         page.locator("#find").fill(typed)
         page.keyboard.press("Enter")
-        titled(page, "Not here")
+        titled(page, "Not found")
         assert page.get_by_role("alert").inner_text() == why
 
 

@@ -124,7 +124,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if not os.path.exists(path):
         raise RunError(" ".join(filter(None, [f"There is no run at {path}.", unfinished(path)])))
     if not os.path.exists(file):
-        raise RunDamaged(f"{path} is no run: it has no manifest.json.")
+        raise RunDamaged(f"{path} is not a run: it has no manifest.json.")
     return read_manifest_file(file)
 
 
@@ -193,7 +193,7 @@ def _damaged_analysis(path: Path, groups: dict[str, dict[str, Any]], contents: b
 def check(file: Path, manifest: Any) -> None:
     """Refuse a manifest in which a value is missing or is not what `FIELDS` asks for."""
     if not isinstance(manifest, dict):
-        raise _damaged(file, "it is no JSON object")
+        raise _damaged(file, "it is not a JSON object")
     for part, fields in FIELDS.items():
         section = manifest.get(part)
         if not isinstance(section, dict):
@@ -202,7 +202,7 @@ def check(file: Path, manifest: Any) -> None:
             if not test(section.get(name)):
                 raise _damaged(file, f"'{part}.{name}' is {section.get(name)!r:.60}")
     if not isinstance(manifest["model"].get("edits", []), list):
-        raise _damaged(file, "'model.edits' is no list")
+        raise _damaged(file, "'model.edits' is not a list")
     if manifest["config"]["context"] <= manifest["config"]["n_special"]:
         raise _damaged(file, "no token of a text fits in its context")
     listed: Any = manifest.get("files")

@@ -67,7 +67,12 @@ def data(run: Run) -> dict[str, Any]:
     measured = Measured.read(run)
     found: dict[str, Any] = output.plain(
         {
-            "run": {"path": page.path(run), "model": text.name(run), "layers": run.layers, "cells": run.cells.sizes}
+            "run": {
+                "path": page.path(run),
+                "model": text.model_name(run),
+                "layers": run.layers,
+                "cells": run.cells.sizes,
+            }
             | {"corpus": run.manifest["corpus"], "keyhole": __version__},
             "tables": measured.tables,
             "facts": measured.facts,
