@@ -8,7 +8,7 @@ import typer
 
 from . import __version__
 from .commands import look, make
-from .views.help import FromRecords
+from .commands.help import FromRecords
 
 app = typer.Typer(
     name="keyhole",

@@ -140,7 +140,7 @@ def scan(
     }
     edited: Any = edits
     if from_ is not None:
-        from ..scanning.repeat import repeated
+        from .repeat import repeated
 
         again = repeated(context, from_, model, corpus, options, shard, revision, edits)
         model, corpus, options, shard, revision, edited = again
@@ -194,10 +194,10 @@ def verify(
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
     """Check the files, recompute stored coefficients from the text, print the largest difference."""
-    from ..scanning.repeat import named_model
     from ..scanning.verify import verify as check
     from ..store.run import Run
     from ..views.progress import Stages
+    from .repeat import named_model
 
     opened = Run(run)
     named = named_model(run, model)
@@ -253,9 +253,9 @@ def analyze(
 ) -> None:
     """Fill the run's tables: what values say, how cells compose, how layers refine the prediction. Shade its triggers."""
     from ..analyses.analyze import analyze as run_analyze
-    from ..scanning.repeat import named_model
     from ..store import layout
     from ..views.progress import Stages
+    from .repeat import named_model
 
     model = named_model(run, model)
     if damaged := layout.damaged_groups(run):

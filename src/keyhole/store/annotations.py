@@ -125,7 +125,12 @@ def _cell(run: Run, known: dict[str, Any]) -> tuple[int, int, int]:
     layer, cell = known["layer"], known["cell"]
     if type(layer) is not int or type(cell) is not int:
         raise UsageError(f"'layer' and 'cell' are whole numbers, not {layer!r:.40} and {cell!r:.40}.")
-    return layer, cell, int(np.count_nonzero(run.units[run.cells.place(layer, cell)] >= 0))
+    return layer, cell, _triggers(run, layer, cell)
+
+
+def _triggers(run: Run, layer: int, cell: int) -> int:
+    """The number of triggers that a cell has."""
+    return int(np.count_nonzero(run.units[run.cells.place(layer, cell)] >= 0))
 
 
 # Files
@@ -225,7 +230,7 @@ def coverage(run: Run) -> list[dict[str, Any]]:
     made = [annotation for annotation in read_annotations(run) if not annotation.skipped]
     for layer, group in itertools.groupby(sorted(made, key=lambda a: a.layer), key=lambda a: a.layer):
         readings = list(group)
-        labels = Counter(label for a in readings for label in a.labels(_triggers(run, a)))
+        labels = Counter(label for a in readings for label in a.labels(_triggers(run, a.layer, a.cell)))
         total = sum(labels.values())
         share = {kind: labels[kind] / total if total else None for kind in ("shallow", "semantic", "both", "none")}
         rows.append(
@@ -250,7 +255,7 @@ def agreement(run: Run) -> list[dict[str, Any]]:
         pairs = [
             pair
             for at in cells
-            for pair in zip(*(by[who][at].labels(_triggers(run, by[who][at])) for who in (one, other)), strict=True)
+            for pair in zip(*(by[who][at].labels(_triggers(run, *at)) for who in (one, other)), strict=True)
         ]
         same = sum((a == "none") == (b == "none") for a, b in pairs)
         covered = same / len(pairs) if pairs else None
@@ -259,10 +264,6 @@ def agreement(run: Run) -> list[dict[str, Any]]:
             | {"same_covered": covered, "kappa": kappa(pairs)}
         )
     return rows
-
-
-def _triggers(run: Run, annotation: Annotation) -> int:
-    return int(np.count_nonzero(run.units[run.cells.place(annotation.layer, annotation.cell)] >= 0))
 
 
 def kappa(pairs: Sequence[tuple[str, str]]) -> float | None:

@@ -34,7 +34,7 @@ export async function render({ run, layer, cell }) {
           {},
           next
             ? "Opening the next key …"
-            : "You have annotated every key here that has triggers. Choose another layer.",
+            : `No other key was found here that has ${run.annotating.least} triggers or more and that you have not annotated. Choose another layer.`,
         ),
         next ? null : who(run, -1, -1),
       ),
@@ -63,7 +63,7 @@ function intro(run) {
   return h(
     "p",
     { class: "lead" },
-    `For each key you see the ${run.config.top} prefixes that fire it most. Mark those that share a pattern (at least ${run.annotating.least}), say what they share, and whether it is shallow (words, their form or place) or semantic (what the text is about). A key may have several patterns, or none.`,
+    `For each key you see the ${run.config.top} prefixes on which it fires most. Mark those that share a pattern (at least ${run.annotating.least}), say what they share, and whether it is shallow (words, their form or place) or semantic (what the text is about). A key may have several patterns, or none.`,
   );
 }
 
