@@ -77,7 +77,7 @@ def test_tokens_lists_who_promotes_and_who_demotes(place: Path) -> None:
     printed = ask("tokens", place / "run", "e")
     assert said.promoting(token)[0].address in printed
     assert said.demoting(token)[0].address in printed
-    with pytest.raises(keyhole.KeyholeError, match=r"no token of this model.*2 tokens"):
+    with pytest.raises(keyhole.KeyholeError, match=r"not a token of this model.*2 tokens"):
         ask("tokens", place / "run", "ee")
 
 

@@ -102,8 +102,8 @@ def test_what_is_not_there_is_named() -> None:
         (uneven, "L2.0", "There is no cell L2.0: the model has layers 0 to 1 of 3 to 4 cells."),
         (experts, "L0.1", "write L0.E0.1"),
         (experts, "L0.E2.1", "There is no cell L0.E2.1"),
-        (even, "L0", "is no cell address"),
-        (even, "L0.1.2", "is no cell address"),
+        (even, "L0", "is not a cell address"),
+        (even, "L0.1.2", "is not a cell address"),
     ):
         with pytest.raises(UsageError) as error:
             cells.find(address)

@@ -14,7 +14,7 @@ from commands import run
 from families import tiny, tokenizer
 
 import keyhole
-from keyhole import cli
+from keyhole.commands import make
 from keyhole.scanning.config import ScanConfig
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -159,14 +159,14 @@ def test_a_pipe_and_a_default_directory(place: Path, tmp_path: Path) -> None:
     model = place / "HuggingFaceTB" / "SmolLM2-135M"
     process("scan", model, "-", "--unit", "line", cwd=tmp_path, input="one line\nanother line\n")
     assert keyhole.open(tmp_path / "runs" / "SmolLM2-135M-stdin").manifest["corpus"]["units"] == 2
-    assert cli._default_out("a/b.gguf", ["hf:o/n:test"], "1/4").name == "b-n-test-1-of-4"
+    assert make.default_out("a/b.gguf", ["hf:o/n:test"], "1/4").name == "b-n-test-1-of-4"
 
 
 def test_mistakes_are_one_plain_line(place: Path, tmp_path: Path) -> None:
     assert run("scan", code=2).startswith("keyhole: scan needs a MODEL and a CORPUS")
     assert "There is no corpus nothing.txt" in run("scan", "m", "nothing.txt", code=2, cwd=tmp_path)
     assert "There is no run at" in run("info", tmp_path / "nowhere", code=2)
-    assert "no cell address" in run("show", _small_run(place, tmp_path), "12", code=2)
+    assert "not a cell address" in run("show", _small_run(place, tmp_path), "12", code=2)
     assert "not a manifest" in run("scan", "--from", tmp_path / "none.json", code=2)
     bad = tmp_path / "latin1.txt"
     bad.write_bytes("café\n".encode("latin1"))
@@ -244,7 +244,7 @@ def test_readme_commands_run(place: Path) -> None:
     (served,) = (command for command in commands if "serve" in command)
     page, about = first_answers([*served.split()[1:], "--no-open", "--port", "0"], place)
     assert '<script type="module"' in page
-    assert json.loads(about)["model"]["layers"] == keyhole.open(place / "runs" / "x").layers
+    assert json.loads(about)["layers"] == keyhole.open(place / "runs" / "x").cells.as_json()
     targets = set(re.findall(r"^make (\w+)", "\n".join(blocks("sh")), re.MULTILINE))
     assert targets >= {"demo", "test"}
     makefile = (ROOT / "Makefile").read_text()

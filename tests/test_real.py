@@ -70,7 +70,7 @@ def test_the_demo_from_end_to_end(smollm2: keyhole.Model, tmp_path: Path) -> Non
     assert "keyhole show" in done.stdout
     assert len(re.findall(r"^L\d+\.\d+ .* layer \d+ of 30", done.stdout, re.MULTILINE)) == 3
     again = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
-    assert "is there from before" in again.stdout
+    assert "is there already" in again.stdout
 
 
 @pytest.mark.slow(seconds=16)

@@ -1,4 +1,4 @@
-"""`python -m keyhole`: the command line, where the console script `keyhole` is not on the path."""
+"""`python -m keyhole`: the command line, also if the console script `keyhole` is not on the path."""
 
 from .cli import main
 

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from .errors import UsageError
 
 MOST = 1 << 40
-"""Upper bound on the cells of a model; a manifest that names more is not that of a run."""
+"""Upper bound on the cells of a model. A manifest with more is refused."""
 
 ADDRESS = re.compile(r"(?:(enc|dec)\.)?L?([0-9]{1,18})(?:\.E([0-9]{1,18}))?\.([0-9]{1,18})")
 LAYER = re.compile(r"(?:(enc|dec)\.)?L?([0-9]{1,18})")
@@ -47,12 +47,12 @@ class Layer:
 
     @property
     def size(self) -> int:
-        """Cells of the layer, those of all experts together."""
+        """Cells of the layer, all experts included."""
         return self.width * max(self.experts, 1)
 
 
 class Cells:
-    """The cells of a model on one axis. `layers` are counted through all stacks: `span(3)` is the fourth layer there is."""
+    """The cells of a model on one axis. Layers are counted through all stacks: `span(3)` is the fourth layer of the model."""
 
     def __init__(self, layers: Iterable[Layer]) -> None:
         self.layers = tuple(layers)
@@ -93,7 +93,7 @@ class Cells:
 
     @property
     def sizes(self) -> int | list[int]:
-        """Cells per layer: one number if all layers have as many, else one number per layer."""
+        """Cells per layer: one number if it is the same for all layers, else a list."""
         found = [layer.size for layer in self.layers]
         return found[0] if len(set(found)) == 1 else found
 
@@ -145,12 +145,12 @@ class Cells:
         return int(self.offsets[layer]) + index
 
     def places(self, layer: int, indices: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-        """`place` of many cells of a layer, which are there."""
+        """`place` of many cells of a layer. They are not checked."""
         found: npt.NDArray[np.int64] = self.offsets[layer] + indices
         return found
 
     def split(self, place: int) -> tuple[int, int]:
-        """The layer of a place, and its number there."""
+        """The layer of a place, and the cell's number in that layer."""
         if not 0 <= place < len(self):
             raise UsageError(f"There is no cell at place {place}: the model has {len(self):,} cells.")
         layer = int(np.searchsorted(self.offsets, place, side="right")) - 1
@@ -204,7 +204,7 @@ class Cells:
         return {(layer.stack, layer.number): number for number, layer in enumerate(self.layers)}
 
     def extent(self, layer: int | None = None) -> str:
-        """What addresses there are, for a message; those of one layer if it is there."""
+        """Which addresses exist, for a message: in one layer, or in the model if `layer` is None or does not exist."""
         layer = layer if layer is not None and 0 <= layer < len(self.layers) else None
         names = (
             f"the model has layers {self.layers[0].name.removeprefix('L')} to {self.layers[-1].name.removeprefix('L')}"
@@ -250,21 +250,21 @@ class Cells:
             )
             width, experts = (entry.get("width"), entry.get("experts", 0)) if name else (None, None)
             if name is None or type(width) is not int or type(experts) is not int or width < 1 or experts < 0:
-                raise ValueError(f"{entry!r:.80} is no layer")
+                raise ValueError(f"{entry!r:.80} is not a layer")
             cells_so_far += width * max(experts, 1)
             if cells_so_far > MOST:
                 raise ValueError(f"they have more than {MOST:,} cells")
             layers.append(Layer(width, experts, name[1] or "", int(name[2])))
         cells = Cells(layers)
         if len(cells._numbers) != len(layers):
-            raise ValueError("a layer is there twice")
+            raise ValueError("a layer is listed twice")
         if cells.as_json() != entries:
             raise ValueError("the offsets of the layers do not follow from their widths")
         return cells
 
 
 def plain_address(layer: int, index: int) -> str:
-    """The address of a cell in a model of one stack without experts, or if the model is not known."""
+    """The address of a cell in a model of one stack without experts; also used if the model is not known."""
     return f"L{layer}.{index}"
 
 
@@ -273,6 +273,6 @@ def parse_address(address: str) -> tuple[str, int, int | None, int]:
     parts = ADDRESS.fullmatch(address.strip()) if isinstance(address, str) else None
     if parts is None:
         raise UsageError(
-            f"'{str(address)[:60]}' is no cell address. A cell is written L12.345: layer 12, cell 345, both from 0."
+            f"'{str(address)[:60]}' is not a cell address. A cell is written L12.345: layer 12, cell 345, both from 0."
         )
     return parts[1] or "", int(parts[2]), None if parts[3] is None else int(parts[3]), int(parts[4])

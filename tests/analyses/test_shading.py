@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -220,3 +222,17 @@ def test_what_is_shown_around_a_trigger(length: int, data: st.DataObject) -> Non
     assert end in (length, position + 9)
     arrays = shading.spans(np.array([length]), np.array([position]), room)
     assert (begin, end) == (arrays[0][0], arrays[1][0])
+
+
+def test_the_shading_that_is_kept_does_not_keep_its_run(corpus: Path) -> None:
+    model = tiny("opt")
+    path = scanned(model, corpus).path
+    keyhole.analyze(path, only=["shading"], model=model)
+    run = keyhole.open(path)
+    found = shading.of(run)
+    assert found is not None
+    assert shading.of(run) is found
+    known = weakref.ref(run)
+    del run, found
+    gc.collect()
+    assert known() is None

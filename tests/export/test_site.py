@@ -75,7 +75,7 @@ def test_only_an_export_is_replaced(run: keyhole.Run, tmp_path: Path) -> None:
         if other != run.path:
             other.mkdir() if other.name == "mine" else other.write_text("mine")
             (other / "thesis.txt").write_text("mine") if other.is_dir() else None
-        with pytest.raises(RunExists, match="no export"):
+        with pytest.raises(RunExists, match="not an export"):
             export.export(run, other, force=True)
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "mine"
 

@@ -126,7 +126,7 @@ def test_force_never_replaces_what_it_reads(text: Path, tmp_path: Path) -> None:
 
 
 def test_force_on_a_file_or_on_the_corpus_itself(text: Path, tmp_path: Path) -> None:
-    with pytest.raises(RunExists, match="it is no directory"):
+    with pytest.raises(RunExists, match="it is not a directory"):
         scan(text, text, force=True)
     assert "cat" in text.read_text("utf-8")
     folder = tmp_path / "texts"

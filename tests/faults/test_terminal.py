@@ -262,7 +262,7 @@ def test_a_progress_bar_takes_no_markup(monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_demo_over_a_hostile_run(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = the_run(place)
     monkeypatch.setattr(demo, "check_installed", lambda: None)
-    monkeypatch.setattr(demo, "missing", lambda run: [])
+    monkeypatch.setattr("keyhole.analyses.measured.missing", lambda run: [])
     code, out, err = piped(monkeypatch, "demo", "--out", path)
     assert code == 0, err
     assert "run[v2]:smile:" in out

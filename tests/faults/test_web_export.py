@@ -66,7 +66,7 @@ def test_an_unfinished_scan_of_that_name_stays(run: keyhole.Run, tmp_path: Path)
     scan.close()
     before = tree(tmp_path)
     assert any(name.startswith("site.partial/") for name in before)
-    with pytest.raises(RunExists, match="no export"):
+    with pytest.raises(RunExists, match="not an export"):
         export(run, tmp_path / "site", force=True)
     assert tree(tmp_path) == before
 
@@ -105,7 +105,7 @@ def test_another_page_with_the_same_names_is_no_export(run: keyhole.Run, tmp_pat
     (tmp_path / "site" / "data").mkdir(parents=True)
     (tmp_path / "site" / "index.html").write_text("mine")
     (tmp_path / "site" / "data" / "run.json").write_text('{"runs": []}')
-    assert "no export" in str(refusal(run, tmp_path / "site"))
+    assert "not an export" in str(refusal(run, tmp_path / "site"))
 
 
 @pytest.mark.slow

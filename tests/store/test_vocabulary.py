@@ -64,7 +64,7 @@ def test_a_word_is_found_with_and_without_its_space() -> None:
         assert vocabulary.find(vocabulary.piece(token)) == token
     assert vocabulary.find("<s>") == len(vocabulary) - 1
     for asked in ("  there", "there ", "asteroid", "", " "):
-        with pytest.raises(UsageError, match="no token of this model") as failed:
+        with pytest.raises(UsageError, match="not a token of this model") as failed:
             vocabulary.find(asked)
         assert "Mind the space" not in str(failed.value)
 

@@ -376,7 +376,7 @@ def test_search_for_a_phrase(page: Any, site: Site, asked: str) -> None:
         found[name] += asked.lower() in text
     found = +found
     if not found:
-        assert said.inner_text().startswith("No trigger holds")
+        assert said.inner_text().startswith("No trigger contains")
         return
     assert said.locator("p").first.inner_text().startswith(f"{len(found):,} cell")
     top = said.locator(".hits li").first

@@ -23,7 +23,7 @@ import pytest
 from starlette.testclient import TestClient
 
 import keyhole
-from keyhole import cli
+from keyhole.commands import make
 from keyhole.errors import ModelError, UsageError
 from keyhole.views import figures
 from keyhole.web import guard, live, schema, serve
@@ -400,7 +400,7 @@ def test_the_demo_ends_with_the_explorer_where_someone_can_look(
     monkeypatch.setattr("keyhole.web.serve.serve", asked.append)
     monkeypatch.setattr("sys.stdout.isatty", lambda: terminal, raising=False)
     monkeypatch.setenv("CI", ci)
-    cli._explore(run)
+    make.explore(run)
     assert asked == [run] * served
 
 

@@ -1,1 +1,1 @@
-"""What every part uses: files that survive a power cut, output, checks of options, child processes."""
+"""What every part uses: files that survive a power cut, output, checks of options, batches, stopping, child processes."""

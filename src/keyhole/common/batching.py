@@ -36,7 +36,7 @@ def batch_by_length(lengths: Sequence[int] | npt.NDArray[np.integer], tokens: in
     """
     sizes = np.asarray(lengths, np.int64)
     order = np.argsort(-sizes, kind="stable")
-    padded = (sizes[order] + n_special).tolist()  # Python's numbers: this loop is per batch, and numpy's are slow in it
+    padded = (sizes[order] + n_special).tolist()  # plain integers: numpy's are slow in this loop
     bounds = [0]
     while bounds[-1] < len(order):
         rows = max(1, tokens // max(1, padded[bounds[-1]]))

@@ -78,8 +78,8 @@ def make_folder(path: Path) -> None:
 
 @contextlib.contextmanager
 def beside(path: Path, *, alone: bool = True) -> Iterator[Path]:
-    """The name under which a file is written before it takes the place of `path`, flushed by the caller: a kill or a power
-    cut leaves the old file or the new one. Without a lock (`alone` is False) each writer has a name of its own."""
+    """The name under which a file is written, and flushed by the caller, before it replaces `path`: a kill or a power cut
+    leaves the old file or the new one. Without a lock (`alone` is False) each writer has a name of its own."""
     name = path.with_name(f"{path.name}.new" if alone else f"{path.name}.{secrets.token_hex(4)}.new")
     try:
         yield name
@@ -116,12 +116,12 @@ def subfolder(path: Path, name: str) -> Path:
         folder.mkdir()
         sync_folder(path)
     if not stat.S_ISDIR(folder.lstat().st_mode):
-        raise RunError(f"{folder} is a link or a file where a folder is needed. Remove it, and try again.")
+        raise RunError(f"{folder} is a link or a file, and a folder is needed. Remove it, and try again.")
     return folder
 
 
 def fingerprint(path: Path) -> dict[str, Any]:
-    """What a list of files says of one: its size and sha256."""
+    """A file's size and sha256, as lists of files hold them."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return {"bytes": os.fstat(file.fileno()).st_size, "sha256": digest}
@@ -140,17 +140,17 @@ def is_fingerprint(value: Any) -> bool:
 
 
 def is_plain_name(value: Any) -> bool:
-    """Whether a name read from a file is that of a file of ours, and leads nowhere else."""
+    """Whether a name read from a file is one that Keyhole gives its files: no path, no other ending."""
     return isinstance(value, str) and bool(re.fullmatch(r"\w+\.(npy|json|duckdb)", value, re.ASCII))
 
 
 def read_small(path: Path, most: int = 64 << 20) -> bytes:
-    """The content of a file that may come from anyone: refused if it is no plain file, or larger than such a file is."""
+    """The content of a file that may come from anyone: refused if it is not a plain file of at most `most` bytes."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _NO_FOLLOW)
     with os.fdopen(descriptor, "rb") as file:
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode) or about.st_size > most:
-            raise OSError(errno.EINVAL, f"it is no plain file of at most {most:,} bytes")
+            raise OSError(errno.EINVAL, f"it is not a plain file of at most {most:,} bytes")
         return file.read(most)
 
 
@@ -311,10 +311,10 @@ def disk_errors(
     full: str = "Make room and run the same command with --resume; what is done is kept.",
     refused: str = "Choose another directory.",
 ) -> Iterator[None]:
-    """Turn the operating system's refusals into ours. `full` and `refused` say what to do about each."""
+    """Turn errors of the operating system into `KeyholeError`s. `full` and `refused` say what to do about each."""
     try:
         yield
-    except BrokenPipeError:  # the reader of the output has gone; this is no disk error
+    except BrokenPipeError:  # the reader of the output is gone, which is not an error of the disk
         raise
     except OSError as error:
         name = error.filename or what

@@ -25,7 +25,7 @@ _NAMED = {"\n": "⏎", "\r": "␍", "\t": "⇥"}
 
 
 def printable(text: str) -> str:
-    """Text of others made harmless, on one line: line ends and control characters become visible signs."""
+    """Text that others wrote, made harmless, on one line: line ends and control characters become visible signs."""
     return "".join(_NAMED.get(c, "�" if unicodedata.category(c) in CONTROL else c) for c in text)
 
 
@@ -60,14 +60,14 @@ def plain(value: Any) -> Any:
         return [plain(each) for each in value]
     if isinstance(value, (bytes, bytearray)):
         return value.hex()
-    if callable(item := getattr(value, "item", None)):  # a number of numpy's
+    if callable(item := getattr(value, "item", None)):  # a numpy number
         return plain(item())
     return str(value)
 
 
 def as_json(value: Any, *, indent: int | None = None, to: TextIO | None = None) -> str:
-    """Strict JSON, for the stream `to`: on a terminal every character that acts is escaped, and if the stream's encoding
-    lacks a character all but ASCII is."""
+    """Strict JSON, for the stream `to`. On a terminal every control character is escaped; if the stream's encoding lacks a
+    character, everything but ASCII is."""
     value = plain(value)
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
     if to is not None and not _takes(to, text):
@@ -84,9 +84,9 @@ def _takes(stream: TextIO, text: str) -> bool:
 
 
 def _escaped(character: str) -> str:
-    """A character as JSON writes it; one that acts (it can only stand in a string) as an escape."""
-    acts = character != "\n" and unicodedata.category(character) in CONTROL
-    return json.dumps(character)[1:-1] if acts else character
+    """A character of JSON text; a control character, which is always part of a string, as an escape."""
+    control = character != "\n" and unicodedata.category(character) in CONTROL
+    return json.dumps(character)[1:-1] if control else character
 
 
 def put_json(value: Any, *, indent: int | None = None) -> None:
@@ -100,13 +100,13 @@ def put_json(value: Any, *, indent: int | None = None) -> None:
 def prepare() -> None:
     """Make standard output and error take any text.
 
-    What a stream's encoding lacks is written as an escape. A stream that was closed before the start (`>&-`) leads nowhere:
-    its number is taken, so that no file that is opened later gets it and with it what libraries print.
+    What a stream's encoding lacks is written as an escape. A stream that was closed before the start (`>&-`) is replaced by one
+    that discards everything and takes its number: else a file opened later would get that number, and what libraries print.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
-            nowhere = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is the closed one's
+            nowhere = os.open(os.devnull, os.O_RDWR)  # the lowest free number: that of the closed stream
             os.set_inheritable(nowhere, True)
             setattr(sys, name, open(nowhere, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - open to the end
         elif mode == "w" and hasattr(stream, "reconfigure"):
@@ -117,13 +117,13 @@ def prepare() -> None:
 def _warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
-    """A warning as Python writes it, on one line and harmless: it may quote what was read."""
+    """A warning as Python writes it, on one line and without control characters: it may quote what was read."""
     return harmless(f"{filename}:{lineno}: {category.__name__}: {message}") + "\n"
 
 
 def flush() -> OSError | None:
-    """Write what waits in both streams. None, or why it could not be written: then the rest is dropped, because Python would
-    try again, and complain, as it ends."""
+    """Write what is buffered in both streams. None, or why it could not be written: then the rest is dropped, because Python
+    would try again at its end, and print an error."""
     failed = None
     for stream in (sys.stderr, sys.stdout):
         try:

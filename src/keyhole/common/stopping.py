@@ -1,4 +1,4 @@
-"""How long work is asked to stop: anything with `is_set`, such as a `threading.Event`."""
+"""How work that takes long is asked to stop: by anything with `is_set`, such as a `threading.Event`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Protocol
 
 
 class Stop(Protocol):
-    """Whether to stop at the next good moment. Set by any thread, and never unset."""
+    """Whether to stop at the next suitable moment. Any thread may set it; it is never unset."""
 
     def is_set(self) -> bool: ...
 
 
 class _Either:
-    """Set if one of several is."""
+    """Set if any of several is set."""
 
     def __init__(self, *stops: Stop) -> None:
         self.stops = stops
@@ -27,9 +27,10 @@ class _Either:
 
 @contextlib.contextmanager
 def stop_on_interrupt(stop: Stop | None = None) -> Iterator[Stop]:
-    """`stop`, or the first Ctrl-C: it does not interrupt, so that what is done can be saved. A second Ctrl-C interrupts.
+    """A `Stop` that is set by `stop` or by the first Ctrl-C, which does not interrupt, so that what is done can be saved. A
+    second Ctrl-C interrupts.
 
-    Only the main thread may handle signals. In another thread this is `stop` alone.
+    Only the main thread may handle signals. In another thread, only `stop` counts.
     """
     asked = threading.Event()
     both = asked if stop is None else _Either(asked, stop)

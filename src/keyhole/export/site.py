@@ -96,7 +96,7 @@ def _check(site: Path, force: bool) -> None:
         return
     about = site / "data" / "run.json"
     if not (site / "index.html").is_file() or not about.is_file() or not about.read_bytes().startswith(b'{"keyhole":'):
-        raise RunExists(f"There is something at {site} already that is no export. Choose another folder.")
+        raise RunExists(f"There is something at {site} already that is not an export. Choose another folder.")
     if not force:
         raise RunExists(f"There is an export at {site} already. Choose another folder, or replace it with --force.")
 
@@ -104,10 +104,12 @@ def _check(site: Path, force: bool) -> None:
 def _refuse_foreign(folder: Path) -> None:
     """Refuse a path that is anything but a folder of what an export writes."""
     if folder.is_symlink() or not folder.is_dir():
-        raise RunExists(f"There is something at {folder} already that is no export: it is no folder. Move it away.")
+        raise RunExists(
+            f"There is something at {folder} already that is not an export: it is not a folder. Move it away."
+        )
     if (foreign := _foreign(folder)) is not None:
         raise RunExists(
-            f"{folder} is no export, or not only one: no export writes its {foreign}. Choose another folder, or move that away."
+            f"{folder} is not an export, or not only one: no export writes its {foreign}. Choose another folder, or move that away."
         )
 
 
@@ -140,7 +142,7 @@ def _places(run: Run, site: Path) -> tuple[Path, Path]:
     beside, old = site.with_name(site.name + ".partial"), site.with_name(site.name + ".replaced")
     for place in (site, beside, old):
         if Path(os.path.realpath(run.path)).is_relative_to(place):
-            raise RunExists(f"{place} is no export: the run {run.path} is there. Choose another folder.")
+            raise RunExists(f"{place} is not an export: the run {run.path} is there. Choose another folder.")
     return beside, old
 
 

@@ -18,8 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..errors import UsageError
-from . import layout as store
-from . import lines
+from . import layout, lines
 from .run import Run
 
 PATTERN_KINDS: tuple[Literal["shallow", "semantic"], ...] = ("shallow", "semantic")
@@ -126,7 +125,12 @@ def _cell(run: Run, known: dict[str, Any]) -> tuple[int, int, int]:
     layer, cell = known["layer"], known["cell"]
     if type(layer) is not int or type(cell) is not int:
         raise UsageError(f"'layer' and 'cell' are whole numbers, not {layer!r:.40} and {cell!r:.40}.")
-    return layer, cell, int(np.count_nonzero(run.units[run.cells.place(layer, cell)] >= 0))
+    return layer, cell, _triggers(run, layer, cell)
+
+
+def _triggers(run: Run, layer: int, cell: int) -> int:
+    """The number of triggers that a cell has."""
+    return int(np.count_nonzero(run.units[run.cells.place(layer, cell)] >= 0))
 
 
 # Files
@@ -136,7 +140,7 @@ def save(run: Run, value: Any) -> Annotation:
     """Check an annotation and append it to its annotator's file. It is on disk when this returns."""
     annotation = parse(run, value)
     with _saving:
-        file = (store.annotations_folder(run.path).name, f"{annotation.annotator}.jsonl")
+        file = (layout.annotations_folder(run.path).name, f"{annotation.annotator}.jsonl")
         _add(run, file, annotation.to_json())
     return annotation
 
@@ -158,7 +162,7 @@ def _read_annotations(run: Run) -> tuple[list[Annotation], int]:
     """The annotations, and the number of damaged lines: a crash may have cut a line short."""
     newest: dict[tuple[str, int, int], Annotation] = {}
     damaged = 0
-    folder = store.annotations_folder(run.path)
+    folder = layout.annotations_folder(run.path)
     for file in sorted(folder.glob("*.jsonl")) if not folder.is_symlink() else ():
         for record in lines.read_lines(file):
             try:
@@ -179,7 +183,7 @@ def save_note(run: Run, value: Any) -> dict[str, Any]:
         raise UsageError(f"A note is a text of at most {NOTE:,} characters.")
     note = {"layer": layer, "cell": cell, "text": text}
     with _saving:
-        _add(run, (store.notes_file(run.path).name,), note)
+        _add(run, (layout.notes_file(run.path).name,), note)
     return note
 
 
@@ -192,7 +196,7 @@ def _read_notes(run: Run) -> tuple[dict[str, str], int]:
     """The notes, and the number of damaged lines."""
     found: dict[tuple[int, int], str] = {}
     damaged = 0
-    for record in lines.read_lines(store.notes_file(run.path)):
+    for record in lines.read_lines(layout.notes_file(run.path)):
         try:
             known = _fields(record, "a note", ("layer", "cell", "text"), ("at",))
             layer, cell, _ = _cell(run, known)
@@ -226,7 +230,7 @@ def coverage(run: Run) -> list[dict[str, Any]]:
     made = [annotation for annotation in read_annotations(run) if not annotation.skipped]
     for layer, group in itertools.groupby(sorted(made, key=lambda a: a.layer), key=lambda a: a.layer):
         readings = list(group)
-        labels = Counter(label for a in readings for label in a.labels(_triggers(run, a)))
+        labels = Counter(label for a in readings for label in a.labels(_triggers(run, a.layer, a.cell)))
         total = sum(labels.values())
         share = {kind: labels[kind] / total if total else None for kind in ("shallow", "semantic", "both", "none")}
         rows.append(
@@ -251,7 +255,7 @@ def agreement(run: Run) -> list[dict[str, Any]]:
         pairs = [
             pair
             for at in cells
-            for pair in zip(*(by[who][at].labels(_triggers(run, by[who][at])) for who in (one, other)), strict=True)
+            for pair in zip(*(by[who][at].labels(_triggers(run, *at)) for who in (one, other)), strict=True)
         ]
         same = sum((a == "none") == (b == "none") for a, b in pairs)
         covered = same / len(pairs) if pairs else None
@@ -260,10 +264,6 @@ def agreement(run: Run) -> list[dict[str, Any]]:
             | {"same_covered": covered, "kappa": kappa(pairs)}
         )
     return rows
-
-
-def _triggers(run: Run, annotation: Annotation) -> int:
-    return int(np.count_nonzero(run.units[run.cells.place(annotation.layer, annotation.cell)] >= 0))
 
 
 def kappa(pairs: Sequence[tuple[str, str]]) -> float | None:

@@ -134,7 +134,7 @@ def check_ours(path: Path) -> None:
         if what is None:
             why = "its manifest.json is not that of a run, or missing"
         else:
-            why = "it is no directory" if what == "." else f"it holds {what!r}"
+            why = "it is not a directory" if what == "." else f"it holds {what!r}"
         raise RunExists(
             f"{path} is not a run that may be replaced: {why}. Choose another directory, or move that away."
         )
@@ -215,7 +215,7 @@ def problem(path: Path, name: str, choices: list[dict[str, Any]], contents: bool
         if stat.S_ISLNK(about.st_mode):
             return f"{name} is a symbolic link, and a run holds plain files"
         if not stat.S_ISREG(about.st_mode):
-            return f"{name} is no plain file"
+            return f"{name} is not a plain file"
         if about.st_size not in [choice["bytes"] for choice in choices]:
             return f"{name} has {about.st_size:,} bytes where {choices[-1]['bytes']:,} were written"
         if contents and fingerprint(file) not in choices:

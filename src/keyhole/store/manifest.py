@@ -19,7 +19,7 @@ from ..cells import MOST, Cells
 from ..common import files
 from ..common.checks import LIMITS
 from ..errors import RunDamaged, RunError, SchemaTooNew, SchemaTooOld, how_to_upgrade
-from . import layout as store
+from . import layout
 from .unfinished import unfinished
 
 LARGEST = MOST
@@ -125,7 +125,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if not os.path.exists(path):
         raise RunError(" ".join(filter(None, [f"There is no run at {path}.", unfinished(path)])))
     if not os.path.exists(file):
-        raise RunDamaged(f"{path} is no run: it has no manifest.json.")
+        raise RunDamaged(f"{path} is not a run: it has no manifest.json.")
     return read_manifest_file(file)
 
 
@@ -149,14 +149,14 @@ def read_manifest_file(file: Path) -> dict[str, Any]:
         schema = manifest["schema"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise RunDamaged(f"{file} is damaged: {error!r}. Scan again, or restore the file.") from None
-    if type(schema) is not int or schema > store.SCHEMA:
+    if type(schema) is not int or schema > layout.SCHEMA:
         raise SchemaTooNew(
-            f"{file} was written by a newer Keyhole (schema {schema!r:.20}, this one reads up to {store.SCHEMA}). "
+            f"{file} was written by a newer Keyhole (schema {schema!r:.20}, this one reads up to {layout.SCHEMA}). "
             f"Upgrade: {how_to_upgrade()}"
         )
-    if schema < store.SCHEMA:
+    if schema < layout.SCHEMA:
         raise SchemaTooOld(
-            f"{file} was written by an older Keyhole (schema {schema!r:.20}, this one reads {store.SCHEMA}), whose arrays were "
+            f"{file} was written by an older Keyhole (schema {schema!r:.20}, this one reads {layout.SCHEMA}), whose arrays were "
             "laid out differently. Scan again."
         )
     if manifest.get("checksum") != files.seal(manifest)["checksum"]:
@@ -169,15 +169,15 @@ def read_manifest_file(file: Path) -> dict[str, Any]:
 def check_files(path: Path, manifest: dict[str, Any], *, contents: bool | None = None) -> None:
     """Refuse a run unless every file of the scan and of the analyses is there, with the recorded size and, with `contents`, with
     the recorded checksum. By default `contents` is on for runs of at most `CHECK_ON_OPEN` bytes."""
-    groups = store.analyses(path)
+    groups = layout.analyses(path)
     if contents is None:
         added = [choices[0]["bytes"] for group in groups.values() for choices in group["files"].values()]
-        contents = sum(entry["bytes"] for entry in manifest["files"].values()) + sum(added) <= store.CHECK_ON_OPEN
+        contents = sum(entry["bytes"] for entry in manifest["files"].values()) + sum(added) <= layout.CHECK_ON_OPEN
     for name, entry in manifest["files"].items():
-        if why := store.problem(path, name, [entry], contents):
+        if why := layout.problem(path, name, [entry], contents):
             raise RunDamaged(f"{path} is damaged: {why}. Scan again, or restore the file.")
     while why := _damaged_analysis(path, groups, contents):
-        before, groups = groups, store.analyses(path)
+        before, groups = groups, layout.analyses(path)
         if groups == before:  # else an analysis was written in the meantime: check again
             raise RunDamaged(f"{path} is damaged: {why}. Analyze it again: keyhole analyze {path}")
     check_arrays(path, manifest, contents=contents)
@@ -186,7 +186,7 @@ def check_files(path: Path, manifest: dict[str, Any], *, contents: bool | None =
 def _damaged_analysis(path: Path, groups: dict[str, dict[str, Any]], contents: bool) -> str | None:
     for group in groups.values():
         for name, choices in group["files"].items():
-            if why := store.problem(path, name, choices, contents):
+            if why := layout.problem(path, name, choices, contents):
                 return why
     return None
 
@@ -194,7 +194,7 @@ def _damaged_analysis(path: Path, groups: dict[str, dict[str, Any]], contents: b
 def check(file: Path, manifest: Any) -> None:
     """Refuse a manifest in which a value is missing or is not what `FIELDS` asks for."""
     if not isinstance(manifest, dict):
-        raise _damaged(file, "it is no JSON object")
+        raise _damaged(file, "it is not a JSON object")
     for part, fields in FIELDS.items():
         section = manifest.get(part)
         if not isinstance(section, dict):
@@ -203,13 +203,13 @@ def check(file: Path, manifest: Any) -> None:
             if not test(section.get(name)):
                 raise _damaged(file, f"'{part}.{name}' is {section.get(name)!r:.60}")
     if not isinstance(manifest["model"].get("edits", []), list):
-        raise _damaged(file, "'model.edits' is no list")
+        raise _damaged(file, "'model.edits' is not a list")
     if manifest["config"]["context"] <= manifest["config"]["n_special"]:
         raise _damaged(file, "no token of a text fits in its context")
     listed: Any = manifest.get("files")
     if not _list_of_files(listed):
         raise _damaged(file, "its list of files cannot be read")
-    if missing := set(store.sealed_names(manifest["model"]["signed"])) - set(listed):
+    if missing := set(layout.sealed_names(manifest["model"]["signed"])) - set(listed):
         raise _damaged(file, f"it does not list {sorted(missing)[0]}")
 
 
@@ -229,11 +229,11 @@ def check_arrays(path: Path, manifest: dict[str, Any], *, contents: bool) -> Non
         "sums": ((len(cells), 2, 2), "i"),
         "extremes": ((len(cells), 2), "f"),
     }
-    sides = [store.side_names(negative) for negative in store.sides(model["signed"])]
+    sides = [layout.side_names(negative) for negative in layout.sides(model["signed"])]
     for names in sides:
         for name, kind in zip(names, "fii", strict=True):
             expected[name] = ((len(cells), config["top"]), kind)
-    arrays = {name: store.load_array(path, name) for name in expected}
+    arrays = {name: layout.load_array(path, name) for name in expected}
     for name, (shape, kind) in expected.items():
         array = arrays[name]
         if array.dtype.kind != kind or len(array.shape) != len(shape):

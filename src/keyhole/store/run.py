@@ -16,8 +16,7 @@ import numpy.typing as npt
 from ..cells import Cells
 from ..common.output import printable
 from ..errors import RunDamaged, RunError, UsageError
-from . import layout as store
-from . import manifest
+from . import layout, manifest
 from .vocabulary import Vocabulary
 
 SAFE_SUM = 2.0**62
@@ -251,7 +250,7 @@ class Run:
         """An array of the scan by its name, memory-mapped at the first call. If another run replaced this one on disk since it was
         opened, this is an error: arrays of two runs are never mixed."""
         if name not in self._arrays:
-            array = store.load_array(self.path, name)
+            array = layout.load_array(self.path, name)
             if manifest.read_manifest(self.path)["checksum"] != self.manifest["checksum"]:
                 raise RunError(f"Another run is at {self.path} now. Open it again.")
             self._arrays[name] = array
@@ -290,17 +289,17 @@ class Run:
     def _negative(self, which: int, unfilled: float, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """One of the negative side's arrays, as `side_names` lists them; without files all of its slots are unfilled."""
         if self.signed:
-            return self.array(store.side_names(True)[which])
+            return self.array(layout.side_names(True)[which])
         return np.broadcast_to(np.array(unfilled, dtype), (len(self.cells), self.top))
 
     def side(self, negative: bool = False) -> Side:
         """The triggers of one side. The negative one is unfilled if the activation forbids negative coefficients."""
-        return Side(*(getattr(self, name) for name in store.side_names(negative)))
+        return Side(*(getattr(self, name) for name in layout.side_names(negative)))
 
     @property
     def sides(self) -> dict[bool, Side]:
         """The sides that the run has files of; the key is whether it is the negative side."""
-        return {negative: self.side(negative) for negative in store.sides(self.signed)}
+        return {negative: self.side(negative) for negative in layout.sides(self.signed)}
 
     @cached_property
     def stats(self) -> Stats:
@@ -370,14 +369,14 @@ class Run:
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        name = store.tokenizer_file(self.path).name
-        if why := store.problem(self.path, name, [self.manifest["files"][name]], True):
+        name = layout.tokenizer_file(self.path).name
+        if why := layout.problem(self.path, name, [self.manifest["files"][name]], True):
             raise RunDamaged(f"{self.path} was damaged or replaced since it was opened: {why}. Open it again.")
-        return Vocabulary(store.tokenizer_file(self.path))
+        return Vocabulary(layout.tokenizer_file(self.path))
 
     @cached_property
     def _corpus(self) -> dict[str, npt.NDArray[Any]]:
-        return {name: self.array(name) for name in store.CORPUS}
+        return {name: self.array(name) for name in layout.CORPUS}
 
     def unit_tokens(self, unit: int) -> npt.NDArray[Any]:
         """The token ids of a unit of the corpus."""

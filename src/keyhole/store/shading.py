@@ -7,13 +7,12 @@ the prefix that ends there, scaled so that 127 is the largest |coefficient| amon
 from __future__ import annotations
 
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import RunDamaged
-from . import layout as store
+from . import layout
 from .run import Run
 
 BEFORE, AFTER = 40, 8
@@ -22,7 +21,6 @@ BINS = 32
 LARGEST = 127
 
 Ints = npt.NDArray[np.int64]
-_opened: WeakKeyDictionary[Run, Shading] = WeakKeyDictionary()
 
 
 def shown(length: int, position: int, room: int) -> tuple[int, int]:
@@ -44,7 +42,7 @@ class Shading:
 
     def __init__(self, run: Run, settings: dict[str, Any]) -> None:
         self.run, self.settings = run, settings
-        arrays = [store.load_array(run.path, name) for name in store.SHADING]
+        arrays = [layout.load_array(run.path, name) for name in layout.SHADING]
         self._shades, self._offsets, self._histograms = arrays
         if (
             [array.dtype.kind for array in arrays] != ["i", "i", "u"]
@@ -92,12 +90,15 @@ class Shading:
 
 def of(run: Run) -> Shading | None:
     """The shading of a run; None if `analyze` did not compute it, or if a version with other settings did."""
-    if run in _opened:
-        return _opened[run]
-    settings = store.read_shading(run.path)
+    kept = vars(run)  # as cached_property does; a global cache would keep the run alive, because a Shading refers to it
+    if "_shading" in kept:
+        known: Shading = kept["_shading"]
+        return known
+    settings = layout.read_shading(run.path)
     if settings is None or [settings.get(name) for name in ("before", "after", "bins")] != [BEFORE, AFTER, BINS]:
         return None
-    return _opened.setdefault(run, Shading(run, settings))
+    found: Shading = kept.setdefault("_shading", Shading(run, settings))
+    return found
 
 
 def histogram(run: Run, layer: int, cell: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.uint32], int] | None:

@@ -24,7 +24,7 @@ import duckdb
 
 from ..common.files import copy_file, create, sync
 from ..errors import RunDamaged, RunError, UsageError
-from . import layout as store
+from . import layout
 
 Row = dict[str, Any]
 Fact = str | int | float | None
@@ -80,9 +80,9 @@ CONFINED: dict[str, str | bool | int | float | list[str]] = {
 @contextmanager
 def connect(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     """The run's database, to be read. `path` is the run directory."""
-    if not store.has_tables(path):
+    if not layout.has_tables(path):
         raise RunError(f"{path} has no tables yet. Fill them: keyhole analyze {path}")
-    with _open(store.tables_file(path), read_only=True) as connection:
+    with _open(layout.tables_file(path), read_only=True) as connection:
         yield connection
 
 
@@ -127,12 +127,12 @@ def write_table(
 
     `schemas` are those of every table that can be filled, `name` among them.
     """
-    file = store.tables_file(path)
+    file = layout.tables_file(path)
     beside = file.with_name(file.name + ".new")
-    with store.writing_analyses(path):
+    with layout.writing_analyses(path):
         _remove(beside)
         try:
-            if store.has_tables(path):
+            if layout.has_tables(path):
                 with _open(file, read_only=True):  # refuses a file that another program is changing
                     copy_file(file, beside)
             else:
@@ -145,7 +145,7 @@ def write_table(
                 sync(written)
             if beside.with_name(beside.name + ".wal").exists():
                 raise OSError(errno.EIO, "the database could not be written to its end", str(beside))
-            store.replace_listed(path, "tables", file.name, beside)
+            layout.replace_listed(path, "tables", file.name, beside)
         finally:
             _remove(beside)
 

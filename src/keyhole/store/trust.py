@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from ..common.files import sync, sync_folder
 from ..errors import UntrustedSource
-from . import layout as store
+from . import layout
 
 if TYPE_CHECKING:
     from .run import Run
@@ -36,7 +36,7 @@ def signature(checksum: str) -> dict[str, str]:
 
 def is_own(path: Path, checksum: str) -> bool:
     """Whether the run at `path` was made by this user on this machine, and not changed since."""
-    key, signed = _key(make=False), store.read_log(path).get("signature")
+    key, signed = _key(make=False), layout.read_log(path).get("signature")
     return (
         key is not None
         and isinstance(signed, str)

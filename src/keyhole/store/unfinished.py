@@ -22,8 +22,7 @@ import numpy.typing as npt
 
 from ..common import files
 from ..errors import RunDamaged, RunExists, UsageError
-from . import layout as store
-from . import trust
+from . import layout, trust
 
 PLANNED = ("window_offsets", "window_seen_before", "batch_windows", "batch_bounds")
 AGAIN = "Start the scan over with --force."
@@ -38,7 +37,7 @@ class PlanFiles:
     def __init__(self, partial: Path) -> None:
         self.folders = (partial, plan := partial / "plan")
         self.summary, self.identity = plan / "summary.json", plan / "identity.json"
-        for name in store.CORPUS:
+        for name in layout.CORPUS:
             setattr(self, name, partial / f"{name}.npy")
         for name in PLANNED:
             setattr(self, name, plan / f"{name}.npy")
@@ -58,7 +57,7 @@ class PlanFiles:
     def seal(self, summary: dict[str, Any], identity: dict[str, Any]) -> None:
         """Write what the plan is a plan of, and the summary last: it lists the arrays, which are on disk by now."""
         files.write_json(self.identity, identity)
-        listed = {name: files.fingerprint(getattr(self, name)) for name in (*store.CORPUS, *PLANNED)}
+        listed = {name: files.fingerprint(getattr(self, name)) for name in (*layout.CORPUS, *PLANNED)}
         for folder in self.folders:
             files.sync_folder(folder)
         files.write_json(self.summary, {**summary, "files": listed})
@@ -69,9 +68,9 @@ class PlanFiles:
         listed = summary.pop("files", None)
         if not isinstance(listed, dict) or not all(map(files.is_fingerprint, listed.values())):
             raise RunDamaged(f"{self.summary} is damaged: it lists no files. {AGAIN}")
-        for name in (*store.CORPUS, *PLANNED):
+        for name in (*layout.CORPUS, *PLANNED):
             file: Path = getattr(self, name)
-            if name not in listed or store.problem(file.parent, file.name, [listed[name]], contents):
+            if name not in listed or layout.problem(file.parent, file.name, [listed[name]], contents):
                 raise RunDamaged(
                     f"{file} is not what the plan wrote: a power cut or a fault of the disk damaged it. {AGAIN}"
                 )
@@ -112,11 +111,11 @@ class Partial:
         self._check(resume=resume, force=force, inputs=inputs)
         new = not self.path.exists()
         files.make_folder(self.path / "plan")
-        self._lock = store.lock(self.path)
+        self._lock = layout.lock(self.path)
         try:
             self._check(resume=resume, force=force, inputs=inputs)  # another process may have finished meanwhile
             if force and not resume:
-                store.empty(self.path)
+                layout.empty(self.path)
                 (self.path / "plan").mkdir()
             if self.kind == "merge":
                 (self.path / "plan" / MERGE).touch()
@@ -129,15 +128,15 @@ class Partial:
     def _check(self, *, resume: bool, force: bool, inputs: Iterable[str | os.PathLike[str]]) -> None:
         if os.path.lexists(self.out) and not force and not (resume and self.path.exists()):
             what = "a run" if (self.out / "manifest.json").exists() else "something"
-            advice = ", or replace it with --force" if store.is_ours(self.out) else ""
+            advice = ", or replace it with --force" if layout.is_ours(self.out) else ""
             raise RunExists(f"There is {what} at {self.out} already. Choose another directory{advice}.")
         if os.path.lexists(self.path):
-            store.check_ours(self.path)
+            layout.check_ours(self.path)
             if not resume and not force and self._lock is None:
                 raise RunExists(unfinished(self.out) or "")
         if force:
             if os.path.lexists(self.out):
-                store.check_ours(self.out)
+                layout.check_ours(self.out)
             for name in inputs:
                 for folder in (self.out, self.path):
                     if os.path.exists(name) and Path(os.path.realpath(name)).is_relative_to(os.path.realpath(folder)):
@@ -162,11 +161,11 @@ class Partial:
         return files.NpyWriter(self.path / f"{name}.npy", dtype, row)
 
     def save_tokenizer(self, text: str) -> None:
-        files.replace_bytes(store.tokenizer_file(self.path), text.encode())
+        files.replace_bytes(layout.tokenizer_file(self.path), text.encode())
 
     def finish(self, manifest: dict[str, Any], log: dict[str, Any], *, sign: bool = True) -> None:
         """List every array in a manifest and put the run in place. `sign` if this user chose the model and the corpus."""
-        names = store.sealed_names(bool(manifest["model"]["signed"]))
+        names = layout.sealed_names(bool(manifest["model"]["signed"]))
         sealed = files.seal({**manifest, "files": {name: files.fingerprint(self.path / name) for name in names}})
         files.write_json(self.path / "log.json", log | (trust.signature(sealed["checksum"]) if sign else {}))
         files.sync_folder(self.path)
@@ -184,7 +183,7 @@ class Partial:
             aside = self.out.with_name(f"{self.out.name}.replaced-{secrets.token_hex(4)}")
             files.put_in_place(self.path, self.out, aside)
             for replaced in self.out.parent.glob(f"{glob.escape(self.out.name)}.replaced-????????"):
-                if store.is_ours(replaced):  # this one, and any that a kill between two renames left
+                if layout.is_ours(replaced):  # this one, and any that a kill between two renames left
                     shutil.rmtree(replaced, ignore_errors=True)
         shutil.rmtree(self.out / "plan", ignore_errors=True)
         (self.out / "lock").unlink(missing_ok=True)
@@ -194,8 +193,8 @@ class Partial:
     def _lock_old(self) -> BinaryIO:
         """Lock the run that is replaced: an analysis that writes to it now would end up in the new run."""
         try:
-            store.check_ours(self.out)
-            return store.lock(self.out)
+            layout.check_ours(self.out)
+            return layout.lock(self.out)
         except RunExists as error:
             again = (
                 "merge again with --force"

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import RunDamaged, RunError, UsageError
-from . import layout as store
+from . import layout
 from .run import Run
 
 LENSES = ("raw", "norm")
@@ -61,14 +61,14 @@ class Values:
     def __init__(self, run: Run, lens: str) -> None:
         if lens not in LENSES:
             raise UsageError(f"There is no lens '{lens}'. The lenses are: {', '.join(LENSES)}.")
-        found = store.read_lens(run.path, lens)
+        found = layout.read_lens(run.path, lens)
         if found is None:
             raise RunError(
                 f"{run.path} does not hold its values through the lens '{lens}' yet. Read them: "
                 f"keyhole analyze {run.path} --lens {lens}"
             )
         self.run, self.lens, self.settings = run, lens, found
-        self._arrays = {name: store.load_array(run.path, store.lens_array(lens, name)) for name in ARRAYS}
+        self._arrays = {name: layout.load_array(run.path, layout.lens_array(lens, name)) for name in ARRAYS}
         self._check()
 
     def _array(self, name: str) -> npt.NDArray[Any]:
@@ -85,7 +85,7 @@ class Values:
             fits = array.ndim == 1 if index else array.shape == shape and 0 not in kept
             if not fits or array.dtype.kind != ("i" if whole_numbers else "f"):
                 raise unfit(
-                    self.run, store.lens_array(self.lens, name), f"it holds {array.dtype} of shape {array.shape}"
+                    self.run, layout.lens_array(self.lens, name), f"it holds {array.dtype} of shape {array.shape}"
                 )
 
     @cached_property
@@ -227,16 +227,16 @@ def index(tokens: npt.NDArray[Any], strength: npt.NDArray[Any], vocabulary: int)
 
 def available(run: Run) -> list[str]:
     """The lenses that the values of a run were read through."""
-    return [lens for lens in LENSES if store.read_lens(run.path, lens) is not None]
+    return [lens for lens in LENSES if layout.read_lens(run.path, lens) is not None]
 
 
 def similar_arrays(run: Run) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
     """Per cell the places of the cells with the most similar values, and the cosines; None if they were not searched for."""
-    if not store.has_similar(run.path):
+    if not layout.has_similar(run.path):
         return None
-    places, cosines = (store.load_array(run.path, name) for name in store.SIMILAR)
+    places, cosines = (layout.load_array(run.path, name) for name in layout.SIMILAR)
     if places.ndim != 2 or len(places) != len(run.cells) or places.shape != cosines.shape:
-        raise unfit(run, store.SIMILAR[0], f"its shape is {places.shape}")
+        raise unfit(run, layout.SIMILAR[0], f"its shape is {places.shape}")
     return places, cosines
 
 
@@ -250,7 +250,7 @@ def similar_at(run: Run, arrays: tuple[npt.NDArray[Any], npt.NDArray[Any]], plac
     """`similar` of the cell at a place, from `similar_arrays`."""
     places, cosines = (array[place].tolist() for array in arrays)
     if not all(0 <= other < len(run.cells) for other in places):
-        raise unfit(run, store.SIMILAR[0], "it names cells that are not there")
+        raise unfit(run, layout.SIMILAR[0], "it names cells that are not there")
     return [Similar(*_named(run, place), cosine=float(cosine)) for place, cosine in zip(places, cosines, strict=True)]
 
 

@@ -127,8 +127,8 @@ class Vocabulary:
         return {}
 
     def piece(self, token: int) -> str:
-        """One token, readable: bytes that are no whole character are written `\\xe2`, and a row of the unembedding that is no
-        token of the tokenizer is written as its number."""
+        """One token, readable: bytes that are not a whole character are written `\\xe2`, and a row of the unembedding
+        without a token in the tokenizer is written as its number."""
         token = int(token)
         if token not in self._pieces:
             self._pieces[token] = self.raw(token).decode("utf-8", "backslashreplace") or f"[{token}]"
@@ -155,7 +155,7 @@ class Vocabulary:
             hint = ""
         shown = repr(text) if len(text) <= 200 else f"{text[:200]!r}…"
         space = "" if self._words else "Mind the space: ' Paris' and 'Paris' are two tokens."
-        raise UsageError(f"{shown} is no token of this model. {hint}{space}".rstrip())
+        raise UsageError(f"{shown} is not a token of this model. {hint}{space}".rstrip())
 
     def _reads(self, token: int, text: str) -> bool:
         return self.piece(token) == text or (self._words and bool(text) and self.piece(token) == f" {text}")

@@ -1,13 +1,13 @@
-"""A text as the model reads it: what each layer's residual predicts before and after its feed-forward, and which cells
-bring that about. With edits, beside what the model predicts without them.
+"""A prompt, layer by layer: what the residual predicts before and after each feed-forward layer, and which cells cause the
+difference. With edits, next to what the model predicts without them.
 
 Two measures of a cell at one position:
 
     strength    |m|·‖v‖, how much it adds to the residual
-    effect      what its addition does to the chosen token's logit: logit(o) − logit(o − m·v) at the last layer, all other
-                additions held fast, through the model's own final norm, head, scale and cap
+    effect      what its addition does to the chosen token's logit: logit(o) − logit(o − m·v) at the last layer, with all other
+                additions unchanged, through the model's own final norm, head, scale and cap
 
-Where a norm stands between a layer and the residual, m·v passes it at the scale the layer's whole output has there.
+If a norm stands between a layer and the residual, m·v is scaled as that norm scales the layer's whole output.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from ..models.model import Model
 from ..models.states import States, states
 
 PREDICTED = 10
-"""Tokens shown of a prediction."""
+"""Tokens per prediction."""
 PER_LAYER = 5
-"""Tokens shown of a residual."""
+"""Tokens per residual."""
 CELLS = 10
-"""Cells shown of a layer, by each measure."""
+"""Cells per layer and measure."""
 BLOCK = 1 << 24
-"""Numbers held at once."""
+"""Upper bound on the numbers of an intermediate array."""
 
 Prediction = list[tuple[str, float]]
 """Tokens with their probabilities, the largest first."""
@@ -47,7 +47,7 @@ class Contribution:
 
     cell: int
     m: float
-    """its coefficient, edited if it is"""
+    """its coefficient, after the edits"""
     strength: float
     effect: float
 
@@ -56,9 +56,9 @@ class Contribution:
 class LayerView:
     layer: int
     before: Prediction
-    """what the residual predicts that the feed-forward layer adds to"""
+    """what the residual predicts before the feed-forward layer adds to it"""
     after: Prediction
-    """what the block's output predicts; in the last layer, the model"""
+    """what the block's output predicts; in the last layer this is the model's prediction"""
     strongest: list[Contribution]
     effective: list[Contribution]
 
@@ -77,7 +77,7 @@ class Chosen:
 
 @dataclass(frozen=True)
 class PromptView:
-    """One position of a text, looked at. `original` is without the edits."""
+    """What was read at one position of a text. `original` is the prediction without the edits."""
 
     tokens: list[str]
     ids: list[int]
@@ -138,9 +138,9 @@ def read(
     edits: Iterable[Edit] = (),
     bos: bool = True,
 ) -> PromptView:
-    """Look at one position of a text (the last, unless told), and at one token (the predicted one, unless told).
+    """Read one position of a text, by default the last. Effects are on one token, by default the predicted one.
 
-    Edits act on this reading only. Several threads may read at once.
+    Edits act on this call only. Several threads may call this at once.
     """
     if model.split:
         raise UsageError("A prompt needs the model on one device: load it with device='cuda' or 'cpu', not split.")
@@ -164,7 +164,7 @@ def read(
 
 
 def check_text(text: str) -> None:
-    """Refuse half characters, which JSON and Python can spell and no tokenizer takes."""
+    """Refuse lone surrogates (half characters): JSON and Python's strings can hold them, tokenizers cannot."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -206,7 +206,7 @@ def _check_finite(model: Model, plain: States, seen: States) -> None:
 
 
 class _Reader:
-    """Residuals and cells read through the model's last step, in float32 whatever its weights are kept in."""
+    """Reads residuals and cells through the model's final norm and head, in float32 whatever type its weights have."""
 
     def __init__(self, model: Model) -> None:
         self.model, self.head = model, Head(model)
@@ -256,7 +256,7 @@ class _Reader:
         )
 
     def cells(self, layer: int, seen: States, token: int) -> tuple[list[Contribution], list[Contribution]]:
-        """The cells of a layer that add most, and those that move the token's logit most."""
+        """The cells of a layer with the largest strength, and those with the largest effect on the token's logit."""
         m = seen.coefficients[layer][0].float()
         values, scale = self.reaching(layer, m, seen.y[layer, 0].to(m.device))
         strength = m.abs() * values.norm(dim=1)
@@ -271,7 +271,7 @@ class _Reader:
         return first(strength), first(effect.abs())
 
     def reaching(self, layer: int, m: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """A layer's values as they reach the residual, [cells, model], up to the scale that a norm on the way has here."""
+        """A layer's values [cells, model] as they reach the residual, and the scale of a norm on the way at this position."""
         model, values = self.model, self.model.values(layer).float()
         post = self.head.post_norm(layer)
         if post is None:
@@ -281,7 +281,7 @@ class _Reader:
         return values, (y - post.bias) @ before / (before @ before).clamp_min(1e-30)
 
     def effects(self, final: Tensor, values: Tensor, weights: Tensor, token: int) -> Tensor:
-        """What each of the additions weights·values does to the token's logit, [cells]."""
+        """[cells] what each addition weight·value does to the token's logit."""
         row = self.head.weight[token].float()
         whole = self.norm(final[None])
         step = max(1, BLOCK // values.shape[1])

@@ -26,7 +26,7 @@ from ..analyses.record import Bins, Figure, Lines, Row, Rows, Series, Shape, Sta
 from ..analyses.stats import rate_interval
 from ..common import files
 from ..errors import RunError
-from ..store import layout as store
+from ..store import layout
 
 Chart = alt.LayerChart
 FONT = "system-ui, -apple-system, 'Segoe UI', 'Helvetica Neue', Arial, sans-serif"
@@ -376,7 +376,7 @@ _bundling = threading.Lock()
 def _bundle() -> str:
     made_by = f"{metadata.version('vl-convert-python')}-{vega_lite()}"
     try:
-        kept: Path | None = store.cache_dir() / f"vega-{made_by}.js"
+        kept: Path | None = layout.cache_dir() / f"vega-{made_by}.js"
     except RunError:  # no home folder, hence no cache
         kept = None
     if kept:

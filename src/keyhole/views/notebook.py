@@ -1,7 +1,7 @@
 """Cells, layers and prompts in a notebook: HTML with its own style and no script. The templates are in notebook.html.
 
-Text of the corpus is hostile here too: the template escapes every string, and control and direction characters become
-visible signs. Charts are Altair's, in the look of the report.
+Text of the corpus may be hostile: the template escapes every string, and control and direction characters become visible
+signs. Charts are Altair's, in the style of the report.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..common import output
 from ..errors import RunError
 from ..store import shading, values
 from ..store.run import Cell, Layer, Run, Trigger
-from .text import name, number
+from .text import model_name, number, safe
 
 if TYPE_CHECKING:
     from .figures import Chart
@@ -40,14 +40,9 @@ def html(macro: str, *views: Any) -> str:
 @cache
 def _template() -> Any:
     folder = resources.files(__package__)
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, finalize=_harmless)
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, finalize=safe)
     environment.globals |= {"style": Markup((folder / "notebook.css").read_text("utf-8")), "share": _share}
     return environment.from_string((folder / "notebook.html").read_text("utf-8")).module
-
-
-def _harmless(value: Any) -> Any:
-    """Replace control and direction characters by visible signs, except in markup that the template made."""
-    return output.printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _share(p: float | None) -> str:
@@ -66,7 +61,7 @@ def cell(cell: Cell) -> str:
     ]
     view = {
         "address": cell.address,
-        "model": name(run),
+        "model": model_name(run),
         "layer": cell.layer,
         "layers": run.layers,
         "active": number(stats.active_fraction, ".2%"),
@@ -202,7 +197,7 @@ def layer(layer: Layer) -> str:
     view = {
         "layer": layer.index,
         "layers": run.layers,
-        "model": name(run),
+        "model": model_name(run),
         "active": number(stats.active_fraction.mean(), ".1%"),
         "dead": f"{np.count_nonzero(stats.active == 0):,}",
         "cells": f"{len(layer):,}",

@@ -65,12 +65,12 @@ class Stages:
             TimeRemainingColumn(),
             TimeElapsedColumn(),
         )
-        self._progress.start()
         return self._begin
 
     def __exit__(self, *exception: object) -> None:
         self._progress.stop()
 
     def _begin(self, what: str, total: int) -> Callable[[int], None]:
+        self._progress.start()  # only now: a refusal before the first stage is then the only output
         task = self._progress.add_task(printable(what), total=total)
         return lambda done: self._progress.advance(task, done)

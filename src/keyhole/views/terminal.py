@@ -12,10 +12,9 @@ from rich.text import Text
 
 from ..common import output
 from ..common.output import printable
-from ..store import layout as store
-from ..store import values
+from ..store import layout, values
 from ..store.run import Cell, Run, Trigger
-from .text import name, number, quoted, readable
+from .text import model_name, number, quoted, readable
 
 CONTEXT_CHARACTERS = 64
 
@@ -23,7 +22,7 @@ CONTEXT_CHARACTERS = 64
 def cell(cell: Cell, *, limit: int | None = None) -> RenderableType:
     """A cell: its statistics, what its value says, then its triggers: the last token is marked, the next follows the arrow."""
     run, stats = cell.run, cell.stats
-    head = Text.assemble((cell.address, "bold"), f"   {printable(name(run))}, layer {cell.layer} of {run.layers}")
+    head = Text.assemble((cell.address, "bold"), f"   {printable(model_name(run))}, layer {cell.layer} of {run.layers}")
     said = "   ".join(f"{each} {number(stats[each], '.3g')}" for each in ("mean", "std", "max", "min"))
     numbers = Text(
         f"fires on {number(stats.active_fraction, '.2%')} of {stats.n:,} prefixes   {said}",
@@ -41,7 +40,7 @@ def cell(cell: Cell, *, limit: int | None = None) -> RenderableType:
 
 
 def value(cell: Cell, *, limit: int = 10) -> list[RenderableType]:
-    """What a cell's value says, through each lens it was read through; nothing if the run was not analyzed."""
+    """What a cell's value says, per lens that it was read through; nothing if the run was not analyzed."""
     run = cell.run
     parts: list[RenderableType] = []
     at, place = (cell.layer, cell.index), cell.place
@@ -75,7 +74,7 @@ def _said(tokens: list[values.Said]) -> Text:
 
 
 def _agreement(cell: Cell, said: values.Values) -> str:
-    """How often the value's first token follows the triggers, for each side read with its own sign."""
+    """How often the value's first token follows the triggers, per side. A negative coefficient writes −value."""
     sides = []
     for side, negative, tokens in (
         ("triggers", False, said.top_tokens),
@@ -187,14 +186,16 @@ def info(run: Run) -> RenderableType:
     held = f", {corpus['held_out_units']:,} held out of the scan" if corpus.get("held_out_units") else ""
     short = " (ended by --max-tokens)" if corpus["truncated"] else ""
     facts.add_row("run", f"{printable(str(run.path))}{shard}")
-    facts.add_row("model", f"{printable(name(run))}{revision}")
+    facts.add_row("model", f"{printable(model_name(run))}{revision}")
     facts.add_row("", f"{family}, {run.cells.summary} = {len(run.cells):,}; {sides}")
     facts.add_row("corpus", ", ".join(printable(str(source)) for source in corpus["sources"]) + short)
     facts.add_row("", f"{corpus['documents']:,} documents, {corpus['units']:,} {unit}s{longer}{empty}{held}")
     facts.add_row("", f"{corpus['tokens']:,} tokens, {corpus['distinct_prefixes']:,} distinct prefixes")
     facts.add_row("scan", f"top {run.top} per {per}, context {run.context}, {dtype} on {device}")
-    if seconds := _seconds(store.read_log(run.path)):
-        facts.add_row("", f"{seconds:,.0f} s, {corpus['scanned_prefixes'] / max(seconds, 1e-9):,.0f} prefixes a second")
+    if seconds := _seconds(layout.read_log(run.path)):
+        facts.add_row(
+            "", f"{seconds:,.0f} s, {corpus['scanned_prefixes'] / max(seconds, 1e-9):,.0f} prefixes per second"
+        )
     facts.add_row("on disk", f"{run.size / 1e6:,.1f} MB")
 
     layers = Table(box=None, padding=(0, 1), title="layers", title_justify="left", title_style="bold")

@@ -8,6 +8,8 @@ import math
 import os
 from typing import Any
 
+from markupsafe import Markup
+
 from ..common import output
 from ..common.output import printable
 from ..store.run import Run
@@ -18,14 +20,14 @@ def number(value: float, form: str) -> str:
     return format(value, form) if math.isfinite(value) else "–"
 
 
-def name(run: Run) -> str:
-    """The model's name without the folder it happens to lie in."""
+def model_name(run: Run) -> str:
+    """The model's name. Of an absolute path only the last part: the folder means nothing elsewhere."""
     source = str(run.manifest["model"]["source"])
     return os.path.basename(os.path.normpath(source)) if os.path.isabs(source) else source
 
 
 def decimal(value: Any, digits: int | None = None) -> str:
-    """A number of a table, for reading: with `digits` after the point, or with as many as matter."""
+    """A number of a table, for reading: with `digits` after the point, or as many as its size asks for."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return "–"
     if isinstance(value, float):
@@ -36,7 +38,7 @@ def decimal(value: Any, digits: int | None = None) -> str:
 
 
 def blank(token: str) -> str:
-    """A token of nothing but white space, made visible."""
+    """A token that is empty or only white space, made visible."""
     if not token:
         return "(empty)"
     return "".join("␣" if c == " " else c if c in "\n\r\t" else f"U+{ord(c):04X}" for c in token)
@@ -49,6 +51,11 @@ def tail(text: str, length: int) -> str:
     end = text[-length:]
     space = end.find(" ", 0, 20)
     return "…" + (end[space + 1 :] if space >= 0 else end)
+
+
+def safe(value: Any) -> Any:
+    """For jinja2's `finalize`: control and direction characters of a text become visible signs. Markup stays as it is."""
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def quoted(piece: str) -> str:

@@ -8,9 +8,10 @@ from ..store.run import Run
 
 
 def worth_showing(run: Run, count: int = 3) -> list[str]:
-    """A cell from the lower, the middle and the upper layers whose triggers have most in common with each other.
+    """Addresses of at most `count` cells, one per band of layers, from the lower to the upper ones.
 
-    What they have in common here is plain to see: the last token, or the token that follows.
+    In each band it is the cell whose triggers show most without its value: many of them are followed by the same token although
+    they end in different ones. Only cells whose coefficients are large relative to their standard deviation are considered.
     """
     chosen = []
     for band in np.array_split(np.arange(run.layers), count):

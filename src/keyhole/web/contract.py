@@ -1,4 +1,4 @@
-"""The answers behind the data/… addresses, built from a run. The server sends them, the export writes them as files."""
+"""The answers at the addresses below data/, built from a run. The server sends them, the export writes them as files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..store import annotations as people
 from ..store import shading, values
 from ..store.run import Cell, Layer, Run
 from ..views import figures
-from ..views import text as show
+from ..views.text import model_name
 from ..views.worth import worth_showing
 from . import addresses, schema
 from .pack import LEVELS, SEPARATOR, SHADES, UNKNOWN, compact, joined, measure, packed, shades, short, shorts
@@ -66,7 +66,7 @@ class Explorer:
         yield from (f"cells/{layer}/{cell}.json" for layer, cell in axis)
 
     def bounds(self, name: str) -> tuple[int, ...]:
-        """What the numbers of an address are below. The widest layer bounds the cells."""
+        """The numbers of an address are below these bounds. For cells it is the width of the widest layer."""
         return {
             "layers": (len(self.axis.layers),),
             "cells": (len(self.axis.layers), max(map(self.axis.size, range(len(self.axis.layers))))),
@@ -138,7 +138,7 @@ class Explorer:
             keyhole=__version__,
             live=self.live,
             checksum=run.manifest["checksum"],
-            model=schema.AboutModel(show.name(run), model["family"], run.signed),
+            model=schema.AboutModel(model_name(run), model["family"], run.signed),
             layers=msgspec.convert(self.axis.as_json(), list[schema.Layer]),
             corpus=schema.AboutCorpus(
                 sources=[os.path.basename(os.path.normpath(str(source))) for source in corpus["sources"]],

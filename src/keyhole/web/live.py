@@ -14,7 +14,7 @@ import msgspec
 
 from ..errors import KeyholeError, UsageError
 from ..store.run import Run
-from ..views.text import name as model_name
+from ..views.text import model_name
 from . import schema
 from .answers import Refused
 from .schema import LIMITS
@@ -41,7 +41,7 @@ class Live:
         self._inside = 0
 
     def of(self, run: Run) -> Live:
-        """The same for another run. The model is taken along if that run was made with it."""
+        """The same for another run. A loaded model is kept if that run was made with it."""
         model, before = self._model, self.run.manifest["config"]["dtype"]
         if model and (model.fingerprint, before) != (
             run.manifest["model"]["fingerprint"],
@@ -111,9 +111,9 @@ class Live:
         return edits
 
     async def _do(self, work: Callable[[], _Made]) -> _Made:
-        """Do work in the model's thread. Refused if too much waits for it already."""
+        """Do work in the model's thread. Refused if too many requests wait for it already."""
         if self._inside >= WAITING:
-            raise Refused(429, "busy", "Others are asking the model. Try again in a moment.", Retry_After="2")
+            raise Refused(429, "busy", "Too many prompts wait for the model. Try again in a moment.", Retry_After="2")
         self._inside += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._worker, work)

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import KeyholeError, RunError
-from ..store import layout as store
-from ..store import manifest
+from ..store import layout, manifest
 from ..store.run import Run
 from .answers import Refused
 from .contract import Explorer
@@ -56,7 +55,7 @@ class Served:
         self, run: Run, *, model: Model | None = None, read: Read | None = None, load: Load | None = None
     ) -> None:
         self.path = run.path
-        self._manifest, self._analyses = run.path / "manifest.json", store.analyses_file(run.path)
+        self._manifest, self._analyses = run.path / "manifest.json", layout.analyses_file(run.path)
         self._lock = threading.Lock()
         self._known: tuple[Stamp, str] = (None, "")
         """the manifest that was read last, and its checksum"""

@@ -33,7 +33,7 @@ from ..worth import worth_showing
 CONTEXT, LISTED_CONTEXT = 90, 60
 """Characters shown before a trigger's last token: among the examples, and in a listing."""
 LISTED = 12
-"""Rows of a listing that are shown at once; the others are folded away."""
+"""Rows of a listing that are always shown. The others are shown on request."""
 
 
 def render(measured: Measured) -> str:
@@ -46,12 +46,12 @@ def render(measured: Measured) -> str:
         (section, verdict) for sections in parts.values() for section in sections for verdict in section.verdicts
     ]
     bundle, script = _bundle(), _file("report.js")
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, finalize=_harmless)
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, finalize=text.safe)
     return environment.from_string(_file("report.html")).render(
         ours=_ours,
         blank=text.blank,
         listed=LISTED,
-        model=text.name(run),
+        model=text.model_name(run),
         facts=_facts(run),
         verdicts=weighed,
         counts={outcome: sum(verdict.outcome == outcome for _, verdict in weighed) for outcome in OUTCOMES},
@@ -71,13 +71,8 @@ def render(measured: Measured) -> str:
 # Text made safe
 
 
-def _harmless(value: Any) -> Any:
-    """Control and direction characters become visible signs; markup of our own passes."""
-    return output.printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
 def _ours(sentence: str, lower: bool = False) -> str:
-    """A sentence of our own in good typography: a capital first, curly apostrophes, no line break before a unit or sign."""
+    """A sentence of Keyhole's with its typography: a capital first, curly apostrophes, no line break before a unit or sign."""
     sentence = sentence if lower else sentence[:1].upper() + sentence[1:]
     return _KEEP.sub("\u00a0", _APOSTROPHE.sub("’", sentence))
 
@@ -105,11 +100,11 @@ def _embedded(value: Any) -> str:
     return made.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-# Head and foot
+# Header and footer
 
 
 def path(run: Run) -> str:
-    """The run as one would type it. Of an absolute path only the name is shown: the page may be read elsewhere."""
+    """The run's path for commands. Of an absolute path only the name is shown: the page may be read elsewhere."""
     return run.path.name if run.path.is_absolute() else str(run.path)
 
 
@@ -117,14 +112,14 @@ def _facts(run: Run) -> list[tuple[str, str]]:
     model, corpus, config = (run.manifest[name] for name in ("model", "corpus", "config"))
     sources = ", ".join(os.path.basename(s) if os.path.isabs(s) else s for s in map(str, corpus["sources"]))
     revision = f" @ {model['revision'][:12]}" if model["revision"] else ""
-    one = ", at most one a sentence" if config["per"] == "sentence" else ""
+    one = ", at most one per sentence" if config["per"] == "sentence" else ""
     size = f"{corpus['documents']:,} documents, {corpus['units']:,} {config['unit']}s, {corpus['tokens']:,} tokens"
     return [
-        ("Model", f"{text.name(run)}{revision} ({model['family']})"),
+        ("Model", f"{text.model_name(run)}{revision} ({model['family']})"),
         ("Cells", f"{run.cells.summary.removesuffix(' cells')} = {len(run.cells):,}"),
         ("Corpus", sources),
         ("Text", size),
-        ("Scanned", f"{corpus['scanned_prefixes']:,} distinct prefixes; {run.top} triggers a key{one}"),
+        ("Scanned", f"{corpus['scanned_prefixes']:,} distinct prefixes; {run.top} triggers per key{one}"),
         ("Coefficients", "both signs" if run.signed else "never negative"),
     ]
 
@@ -155,7 +150,7 @@ class Section:
     missing: str = ""
     """why there is nothing to show"""
     command: str = ""
-    """what fills the table"""
+    """the command that fills the table"""
     note: str = ""
     aside: str = ""
     verdicts: list[Verdict] = field(default_factory=list)
@@ -165,7 +160,7 @@ class Section:
 
 
 def _sections(measured: Measured, drawn: set[str]) -> dict[str, list[Section]]:
-    """By part of the report."""
+    """The sections, by part of the report."""
     found: dict[str, list[Section]] = {part: [] for part in registry.parts()}
     for analysis, figure in registry.report_order():
         found[analysis.part].append(_section(measured, analysis, figure, drawn))

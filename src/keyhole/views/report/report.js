@@ -1,5 +1,5 @@
 "use strict";
-// Draws every chart where the page left room for it. Colours are the page's variables, so light and dark need no redraw.
+// Draws every chart into its placeholder. Colours are the page's variables, so light and dark need no redraw.
 const figures = JSON.parse(document.getElementById("figures").textContent);
 const options = {
   actions: false,

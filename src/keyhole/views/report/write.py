@@ -19,7 +19,7 @@ from ...analyses.measured import Measured
 from ...common import output
 from ...common.files import disk_errors, replace_bytes, subfolder
 from ...errors import RunError
-from ...store import layout as store
+from ...store import layout
 from ...store.run import Run
 from .. import figures as charts
 from .. import text
@@ -28,7 +28,7 @@ from . import page
 
 def write(run: Run) -> Path:
     """Write the page into the run directory, whole or not at all."""
-    path = store.report_file(run.path)
+    path = layout.report_file(run.path)
     made = page.render(Measured.read(run)).encode("utf-8", "replace")
     with disk_errors(
         path, full="Make room, and run the same command again.", refused="Make the run writable, or copy it."
@@ -67,7 +67,12 @@ def data(run: Run) -> dict[str, Any]:
     measured = Measured.read(run)
     found: dict[str, Any] = output.plain(
         {
-            "run": {"path": page.path(run), "model": text.name(run), "layers": run.layers, "cells": run.cells.sizes}
+            "run": {
+                "path": page.path(run),
+                "model": text.model_name(run),
+                "layers": run.layers,
+                "cells": run.cells.sizes,
+            }
             | {"corpus": run.manifest["corpus"], "keyhole": __version__},
             "tables": measured.tables,
             "facts": measured.facts,

@@ -33,8 +33,8 @@ export async function render({ run, layer, cell }) {
           "p",
           {},
           next
-            ? "To the next key …"
-            : "No key is left here that has triggers and no annotation of yours. Choose another layer.",
+            ? "Opening the next key …"
+            : `No other key was found here that has ${run.annotating.least} triggers or more and that you have not annotated. Choose another layer.`,
         ),
         next ? null : who(run, -1, -1),
       ),
@@ -63,7 +63,7 @@ function intro(run) {
   return h(
     "p",
     { class: "lead" },
-    `For each key you see the ${run.config.top} prefixes that fire it most. Mark those that share a pattern (at least ${run.annotating.least}), say what they share, and whether it is shallow (words, their form or place) or semantic (what the text is about). A key may have several patterns, or none.`,
+    `For each key you see the ${run.config.top} prefixes on which it fires most. Mark those that share a pattern (at least ${run.annotating.least}), say what they share, and whether it is shallow (words, their form or place) or semantic (what the text is about). A key may have several patterns, or none.`,
   );
 }
 
@@ -356,13 +356,13 @@ function desk(run, cell, name, mine) {
         `: ${counted(done, "key")} annotated, ${inLayer} in layer ${data.axis.label(cell.layer)}${before ? "; this one among them" : ""}`,
       ),
     ),
-    h("details", {}, h("summary", {}, "How it goes, who you are"), intro(run), who(run, -1, -1)),
+    h("details", {}, h("summary", {}, "Instructions and your name"), intro(run), who(run, -1, -1)),
     cell.triggers.length < least
       ? h(
           "p",
           { class: "missing" },
           `This key has fewer than ${least} triggers. `,
-          h("a", { href: "#/annotate" }, "To the next one"),
+          h("a", { href: "#/annotate" }, "Go to the next one"),
         )
       : h(
           "div",

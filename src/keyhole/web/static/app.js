@@ -72,13 +72,13 @@ async function show(first) {
   } catch (error) {
     if (!(error instanceof data.Failure)) console.error(error);
     page = {
-      title: "Not here",
+      title: "Not found",
       body: h(
         "div",
         {},
-        h("h1", {}, "Not here"),
+        h("h1", {}, "Not found"),
         failure(error),
-        h("p", {}, h("a", { href: "#/" }, "To the overview")),
+        h("p", {}, h("a", { href: "#/" }, "Go to the overview")),
       ),
     };
   } finally {

@@ -16,7 +16,7 @@ const ADDRESS =
   /^\s*(?:(enc|dec)\.)?(?:L(\d{1,4})|(\d{1,4})(?=[./]))(?:(?:[./]E(\d{1,4}))?[./](\d{1,7}))?\s*$/i;
 
 /**
- * What a reader typed, or the part of a link that names a cell or a layer; null if it is no address.
+ * What a reader typed, or the part of a link that names a cell or a layer; null if it is not an address.
  * The letter L may be left out before a cell, case does not matter, and a slash may replace the dot.
  * @param {string} text
  * @returns {Address | null}

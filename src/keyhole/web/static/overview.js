@@ -166,7 +166,7 @@ function facts(run) {
     ],
     [
       "Scanned",
-      `${whole(corpus.scanned_prefixes)} distinct prefixes; ${config.top} triggers a key${config.per === "sentence" ? ", at most one a sentence" : ""}`,
+      `${whole(corpus.scanned_prefixes)} distinct prefixes; ${config.top} triggers per key${config.per === "sentence" ? ", at most one per sentence" : ""}`,
     ],
     ["Coefficients", model.signed ? "both signs" : "never negative"],
   ];

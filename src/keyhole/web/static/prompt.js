@@ -133,7 +133,7 @@ function absent() {
     h(
       "p",
       { class: "missing" },
-      "These pages were exported, and the model stayed behind. To type a prompt and switch cells off, serve the run where its model is: ",
+      "These pages were exported without the model. To type a prompt and switch cells off, serve the run where its model is: ",
       h("code", {}, "keyhole serve RUN"),
     ),
   );
@@ -186,7 +186,7 @@ function result(found, again, signal) {
       "section",
       { "aria-labelledby": "tokens-title" },
       h("h2", { id: "tokens-title" }, "Tokens"),
-      h("p", { class: "soft small" }, "Choose after which token the prediction is read."),
+      h("p", { class: "soft small" }, "Choose the token after which the prediction is read."),
       h("div", { class: "chips", role: "group", "aria-label": "Position" }, chips),
     ),
     h(
@@ -203,7 +203,7 @@ function result(found, again, signal) {
           h("h3", {}, found.edited ? "Edited" : "Edited (no edits yet)"),
           found.edited
             ? bars(found.prediction)
-            : h("p", { class: "soft small" }, "Switch a cell off below (⊘) and its absence shows here."),
+            : h("p", { class: "soft small" }, "Switch a cell off below (⊘) to see the prediction without it."),
         ),
         h("div", {}, h("h3", {}, "Edits"), editList(again)),
       ),

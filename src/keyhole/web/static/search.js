@@ -47,7 +47,7 @@ export async function render({ run, query, signal }) {
           h(
             "section",
             { "aria-labelledby": "values-title" },
-            h("h2", { id: "values-title", class: "value" }, "Values that say it"),
+            h("h2", { id: "values-title", class: "value" }, "Values that promote or demote it"),
             said,
           ),
           h(
@@ -92,7 +92,7 @@ function examples() {
       h("b", {}, "token"),
       " finds the values that promote it; a ",
       h("b", {}, "word or phrase"),
-      " finds the keys whose triggers hold it; a ",
+      " finds the keys whose triggers contain it; a ",
       h("b", {}, "cell’s address"),
       " opens it.",
     ),
@@ -148,7 +148,7 @@ async function tokens(place, asked, wanted, run, signal) {
     const single = words(asked);
     replace(
       place,
-      h("p", {}, "No token of this model is or holds ", token(asked), ". Longer texts are made of several tokens."),
+      h("p", {}, "No token of this model is or contains ", token(asked), ". Longer texts are made of several tokens."),
       single.length > 1 && h("p", { class: "chips" }, "Search for one: ", single.map(searchLink)),
     );
     return;
@@ -178,7 +178,7 @@ async function tokens(place, asked, wanted, run, signal) {
       h(
         "p",
         { class: "soft small" },
-        `${whole(all.length)} tokens hold it; the ${offered.length} nearest are offered.`,
+        `${whole(all.length)} tokens contain it; the ${offered.length} nearest are offered.`,
       ),
     speakers("promote", pieces[chosen], page.promoted[chosen] ?? [], "say", signal),
     speakers("demote", pieces[chosen], page.demoted[chosen] ?? [], "unsay", signal),
@@ -335,7 +335,7 @@ async function triggers(place, asked, run, signal) {
       if (!found.hits.length && found.done)
         return replace(
           place,
-          h("p", {}, "No trigger holds ", none.map((word, i) => [i ? ", " : "", quote(word)]).flat(), "."),
+          h("p", {}, "No trigger contains ", none.map((word, i) => [i ? ", " : "", quote(word)]).flat(), "."),
         );
       const partly = found.done
         ? found.read < found.units
@@ -347,7 +347,7 @@ async function triggers(place, asked, run, signal) {
         h(
           "p",
           { class: "soft", role: "status" },
-          `${counted(found.hits.length, "cell")} with triggers that hold it${partly}${found.done ? "." : ""}`,
+          `${counted(found.hits.length, "cell")} with triggers that contain it${partly}${found.done ? "." : ""}`,
         ),
         listed(found.hits, (hit) =>
           h(

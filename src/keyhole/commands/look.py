@@ -1,0 +1,183 @@
+"""Commands that look at a finished run: info, show, table, sql, tokens, report, serve, export, annotations."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..common.output import printable, put_json, say
+from .options import ModelNow, RunPath, TrustRemoteCode
+
+
+def info(run: RunPath) -> None:
+    """Model, corpus, counts, dead cells per layer, size on disk."""
+    from ..store.run import Run
+    from ..views import terminal
+
+    terminal.console().print(terminal.info(Run(run)))
+
+
+def show(
+    run: RunPath,
+    cell: Annotated[str, typer.Argument(help="A cell's address, as in L12.345.")],
+    limit: Annotated[int | None, typer.Option(help="Show at most this many triggers per side.", min=1)] = None,
+) -> None:
+    """A cell: its statistics, what its value says, its triggers. A trigger's last token is marked, the next follows the arrow."""
+    from ..store.run import Run
+    from ..views import terminal
+
+    terminal.console().print(terminal.cell(Run(run)[cell], limit=limit))
+
+
+def table(
+    run: RunPath,
+    name: Annotated[str, typer.Argument(help="A table's name. Without one, the names of all tables are printed.")] = "",
+    csv: Annotated[bool, typer.Option("--csv", help="As comma-separated values.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """A table that `analyze` filled."""
+    from ..analyses import measured, registry
+    from ..store import tables
+    from ..store.run import Run
+
+    opened, schemas = Run(run), registry.schemas()
+    if not name:
+        say("\n".join(schemas))
+        return
+    if name not in schemas:
+        raise tables.unknown(name, schemas)
+    _print_rows(tables.read_table(opened.path, name, schemas), csv, json, measured.note(opened, name))
+
+
+def sql(
+    run: RunPath,
+    query: Annotated[str, typer.Argument(help='Any SQL over the tables, as in "select * from agreement".')],
+    csv: Annotated[bool, typer.Option("--csv", help="As comma-separated values.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """Query the tables with SQL. Nothing is changed."""
+    from ..errors import UsageError
+    from ..store import tables
+    from ..store.run import Run
+
+    if not query.strip().strip(";").strip():
+        raise UsageError('The query is empty. Ask for something: keyhole sql RUN "select * from agreement"')
+    _print_rows(tables.query(Run(run).path, query), csv, json, None)
+
+
+def _print_rows(rows: list[dict[str, Any]], csv: bool, json: bool, note: str | None) -> None:
+    from ..errors import UsageError
+    from ..views import terminal, text
+
+    if csv and json:
+        raise UsageError("--csv and --json are two forms: choose one.")
+    if csv:
+        sys.stdout.write(text.as_csv(rows, on_terminal=sys.stdout.isatty()))
+    elif json:
+        put_json(rows, indent=1)
+    else:
+        terminal.console().print(terminal.rows(rows, note))
+
+
+def tokens(
+    run: RunPath,
+    token: Annotated[str, typer.Argument(help='A token as text, with its leading space: " Paris".')],
+    limit: Annotated[int, typer.Option(help="Show at most this many cells per list.", min=1)] = 20,
+    lens: Annotated[str | None, typer.Option(help="raw or norm.  [default: the lens that was analyzed]")] = None,
+) -> None:
+    """The cells whose values promote a token, and those whose values demote it, strongest first."""
+    from ..store.run import Run
+    from ..store.values import Values, available, token_id
+    from ..views import terminal
+
+    opened = Run(run)
+    chosen = lens or next(iter(available(opened)), "raw")
+    terminal.console().print(terminal.token(Values(opened, chosen), token_id(opened, token), limit))
+
+
+def report(
+    run: RunPath,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print tables, facts, notes and verdicts; write no page.")
+    ] = False,
+    svg: Annotated[Path | None, typer.Option(help="Also write the figures into this folder, as SVG.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Also write the figures into this folder, as PNG.")] = None,
+) -> None:
+    """Write report/index.html into the run: every figure for this model, with verdicts on the paper's claims. It opens offline."""
+    from ..store.run import Run
+    from ..views.report import write as page
+
+    opened = Run(run)
+    if as_json:
+        put_json(page.data(opened))
+        return
+    say(printable(str(page.write(opened))))
+    for folder, kind in ((svg, "svg"), (png, "png")):
+        if folder:
+            for file in page.save_figures(opened, folder, kind):
+                say(printable(str(file)))
+
+
+def serve(
+    run: RunPath,
+    host: Annotated[
+        str, typer.Option(help="The address to listen on. One that other machines can reach needs a token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port. If it is taken, the next free one.", min=0, max=65535)] = 8765,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Do not open the browser.")] = False,
+    token: Annotated[
+        str | None, typer.Option(help="Required from every client.  [default: a random one if --host needs it]")
+    ] = None,
+    model: ModelNow = None,
+    trust_remote_code: TrustRemoteCode = False,
+) -> None:
+    """Serve the explorer: every cell, in the browser."""
+    from ..store.run import Run
+    from ..web.serve import serve as answer
+
+    answer(
+        Run(run),
+        host=host,
+        port=port,
+        browse=not no_open,
+        token=token,
+        model=model,
+        trust_remote_code=trust_remote_code,
+    )
+
+
+def export(
+    run: RunPath,
+    site: Annotated[Path, typer.Argument(help="The folder to write.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace the export that is there.")] = False,
+) -> None:
+    """Write the explorer as files for any static host, without prompts and saving. Look: python -m http.server -d SITE"""
+    from ..export.site import export as write
+    from ..store.run import Run
+    from ..views.progress import Stages
+
+    with Stages() as progress:
+        done = write(Run(run), site, force=force, progress=progress)
+    where = printable(str(site))
+    say(f"{where}: {done.files:,} files, {done.bytes / 1e6:,.1f} MB. Look: python -m http.server -d {where}")
+
+
+def list_annotations(
+    run: RunPath,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """What people found in the triggers: how much of each layer is covered, and how much annotators agree.
+
+    Annotations and notes are files of the run: `scan --force` deletes them with it."""
+    from ..store.annotations import summary
+    from ..store.run import Run
+    from ..views import terminal
+
+    found = summary(Run(run))
+    if as_json:
+        put_json(found)
+        return
+    terminal.console().print(terminal.annotated(found, str(run)))

