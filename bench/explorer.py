@@ -28,8 +28,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 import keyhole
 from keyhole.cells import Cells
 from keyhole.scanning.config import ScanConfig
-from keyhole.store import layout as store
-from keyhole.store import shading, unfinished
+from keyhole.store import layout, shading, unfinished
 from keyhole.store.values import KEPT, index
 from keyhole.web.routes import create
 
@@ -65,7 +64,7 @@ def made_up(folder: Path, layers: int, cells: int, top: int) -> Path:
     counts = {"documents": 1, "units": UNITS, "tokens": prefixes, "distinct_prefixes": prefixes, "hash": "0" * 64}
     counts |= {"split_units": 0, "empty_units": 0, "held_out_units": 0, "truncated": False}
     manifest = {
-        "schema": store.SCHEMA,
+        "schema": layout.SCHEMA,
         "keyhole": keyhole.__version__,
         "model": {"source": "made-up", "revision": None, "family": "gpt2", "fingerprint": "0" * 64}
         | {"cells": axis.as_json(), "signed": False},
@@ -96,15 +95,15 @@ def add_values(out: Path, rng: np.random.Generator, cells: int) -> None:
         arrays = {"tokens": tokens, "logits": logits, "offsets": offsets, "places": places}
         for name, array in arrays.items():
             part = f"index_{side}_{name}" if name in ("offsets", "places") else f"{side}_{name}"
-            store.save_array(out, store.lens_array("raw", part), array)
+            layout.save_array(out, layout.lens_array("raw", part), array)
     for name in ("max_prob", "entropy"):
-        store.save_array(out, store.lens_array("raw", name), rng.random(cells).astype(np.float32))
-    store.save_array(out, store.lens_array("raw", "ranks"), rng.integers(1, VOCABULARY, cells).astype(np.int32))
-    store.save_array(out, store.lens_array("raw", "norms"), rng.random(cells).astype(np.float32))
-    store.save_array(out, "similar_cells", rng.integers(0, cells, (cells, 10)).astype(np.int32))
-    store.save_array(out, "similar_cosines", -np.sort(-rng.random((cells, 10)).astype(np.float32), axis=-1))
-    store.save_lens(out, "raw", {})
-    store.save_similar(out)
+        layout.save_array(out, layout.lens_array("raw", name), rng.random(cells).astype(np.float32))
+    layout.save_array(out, layout.lens_array("raw", "ranks"), rng.integers(1, VOCABULARY, cells).astype(np.int32))
+    layout.save_array(out, layout.lens_array("raw", "norms"), rng.random(cells).astype(np.float32))
+    layout.save_array(out, "similar_cells", rng.integers(0, cells, (cells, 10)).astype(np.int32))
+    layout.save_array(out, "similar_cosines", -np.sort(-rng.random((cells, 10)).astype(np.float32), axis=-1))
+    layout.save_lens(out, "raw", {})
+    layout.save_similar(out)
 
 
 def add_shades(out: Path, rng: np.random.Generator, lengths: Any, positions: Any) -> None:
@@ -113,10 +112,10 @@ def add_shades(out: Path, rng: np.random.Generator, lengths: Any, positions: Any
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     counts = rng.integers(0, 1000, (len(lengths), shading.BINS)).astype(np.uint32)
     shades = rng.integers(-127, 128, int(offsets[-1])).astype(np.int8)
-    for name, array in zip(store.SHADING, (shades, offsets, counts), strict=True):
-        store.save_array(out, name, array)
+    for name, array in zip(layout.SHADING, (shades, offsets, counts), strict=True):
+        layout.save_array(out, name, array)
     settings = {"before": shading.BEFORE, "after": shading.AFTER, "bins": shading.BINS, "prefixes": 20_000}
-    store.save_shading(out, settings)
+    layout.save_shading(out, settings)
 
 
 async def ask(app: Any, path: str) -> int:

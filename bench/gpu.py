@@ -306,7 +306,7 @@ def over_bare(contest: Contest, numbers: range) -> str:
         return torch.cuda.max_memory_allocated()
 
     index = contest.indices["scan"]
-    held = sum(t.nbytes for part in index._parts.values() for t in vars(part).values() if isinstance(t, torch.Tensor))
+    held = sum(t.nbytes for part in index.parts.values() for t in vars(part).values() if isinstance(t, torch.Tensor))
     over = peak("scan") - peak("bare") + held  # what the index holds is there in both
     return f"memory over bare {over / 1e6:.0f} MB, of which the lists {index.nbytes / 1e6:.0f} MB"
 
@@ -373,24 +373,24 @@ def sweep(args: argparse.Namespace) -> None:
                     x = torch.randn(len(lengths), columns, cells, device=DEVICE, dtype=torch.bfloat16)
                     x = x if signed else x.relu_()
                     rows = index.prepare(columns, 1, lengths, batch.seen_before, batch.first_tokens)
-                    fed.append(index._given(index._sites[0].part, x, rows, None))
-                site = index._sites[0]
+                    fed.append(index.given(index.sites[0].part, x, rows, None))
+                site = index.sites[0]
                 site.part.thresholds.fill_(int(np.float32(6.0).view(np.int32)))  # nothing passes: reading alone
 
                 def filter_rows(fed: list[Any] = fed, index: GpuIndex = index, site: Any = site) -> None:
                     for given in fed:
-                        index._filter_rows(site, given)
+                        index.filter_rows(site, given)
 
                 filter_rows()
                 spent = statistics.median(timed(filter_rows)[0] for _ in range(args.blocks)) / len(fed)
                 moved = sum(given.x.nbytes for given in fed) / len(fed)
-                groups = index._filter_rows(site, fed[0])
-                index._settle(site, fed[0], groups)
+                groups = index.filter_rows(site, fed[0])
+                index.settle(site, fed[0], groups)
                 site.part.thresholds.fill_(int(np.float32(6.0).view(np.int32)))
 
                 def settle(fed: list[Any] = fed, index: GpuIndex = index, site: Any = site, g: int = groups) -> None:
                     for given in fed:
-                        index._settle(site, given, g)
+                        index.settle(site, given, g)
 
                 settled = statistics.median(timed(settle)[0] for _ in range(args.blocks)) / len(fed)
                 results.append((spent, settled, moved, tiling))

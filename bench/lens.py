@@ -18,11 +18,11 @@ from collections.abc import Callable
 
 import torch
 
-from keyhole.lens import project as lens
+from keyhole.lens import project
 
 
 def bare(vectors: torch.Tensor, weight: torch.Tensor) -> None:
-    for _ in lens.blocks(vectors, weight):
+    for _ in project.blocks(vectors, weight):
         pass
 
 
@@ -65,7 +65,7 @@ def main() -> None:
     times: dict[str, list[float]] = {"product": [], "lens": []}
     for _ in range(options.repeats):
         times["product"].append(seconds(lambda: bare(vectors, weight), device))
-        times["lens"].append(seconds(lambda: lens.project(vectors, weight, targets=targets), device))
+        times["lens"].append(seconds(lambda: project.project(vectors, weight, targets=targets), device))
     product, through = (statistics.median(times[name]) for name in ("product", "lens"))
     print(f"{options.cells:,} values × {options.vocabulary:,} tokens, width {options.model}, {options.dtype}, {device}")
     print(f"bare product  {product:8.3f} s   {[round(t, 3) for t in times['product']]}")

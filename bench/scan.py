@@ -103,11 +103,7 @@ class Contenders:
     def files(self, number: int, turn: int) -> float:
         """Write the run; where `torch.topk` found lists too, they must be the same."""
         partial = Partial(self.folder / "x")
-        seconds = timed(
-            lambda: save_results(
-                self.indexes["sentence"][0].state(), self.plan.unit_offsets, partial, self.model.layers
-            )
-        )
+        seconds = timed(lambda: save_results(self.indexes["sentence"][0].state(), self.plan.unit_offsets, partial))
         if "prefix" in self.indexes:
             save_results(self.indexes["prefix"][0].state(), self.plan.unit_offsets, partial)
             found = np.nan_to_num(np.load(partial.path / "coefficients.npy"))

@@ -17,8 +17,7 @@ from ..lens.head import Head
 from ..lens.lenses import check_lens
 from ..models.model import SPLIT, Model
 from ..models.rerun import model_of
-from ..store import layout as store
-from ..store import manifest, tables
+from ..store import layout, manifest, tables
 from ..store.run import Run
 from ..store.values import Values
 from . import heldout, reading, registry, section5
@@ -59,10 +58,10 @@ def analyze(
     samples, cells, seed = whole("samples", samples, 1), whole("cells", cells, 1), whole("seed", seed, 0)
     path = run.path if isinstance(run, Run) else Path(run)
     manifest.read_manifest(path)  # a path that is not a run is refused before anything is written
-    with store.locked(path):
+    with layout.locked(path):
         if isinstance(run, Run) and run.manifest["checksum"] != manifest.read_manifest(path)["checksum"]:
             raise RunError(f"Another run is at {path} now. Open it again, and analyze that.")
-        store.drop_damaged(path)
+        layout.drop_damaged(path)
         run = run if isinstance(run, Run) else Run(path)
         load = partial(model_of, run, model, device=device, trust_remote_code=trust_remote_code)
         _check_whole(run)

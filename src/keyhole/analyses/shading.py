@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..common.batching import batch_by_length
-from ..store import layout as store
+from ..store import layout
 from ..store import shading as stored
 from ..store.run import Run
 from ..store.shading import AFTER, BEFORE, BINS, LARGEST, spans
@@ -46,26 +46,26 @@ def fill(run: Run, model: Model, *, seed: int = 0, begin: Begin = lambda total: 
         "bins": BINS,
         "sample": SAMPLE,
     }
-    there = store.read_shading(run.path)
+    there = layout.read_shading(run.path)
     if there is not None and settings.items() <= there.items():
         return
-    store.drop_shading(run.path)
+    layout.drop_shading(run.path)
     windows = _Windows(run)
     sampled = windows.sample(SAMPLE, seed)
     windows.plan(sampled, int(run.manifest["config"]["batch_tokens"]))
-    with store.writing_analyses(run.path):
+    with layout.writing_analyses(run.path):
         triggers = [_Triggers(run, windows, layer) for layer in range(run.layers)]
         sizes = np.concatenate([layer.sizes for layer in triggers])
         offsets = np.append(0, np.cumsum(sizes))
         counts = np.zeros((len(run.cells), BINS), np.uint32)
         advance = begin(len(windows.chosen))
-        with store.building(run.path, store.SHADING[0], np.int8, int(offsets[-1])) as shades:
+        with layout.building(run.path, layout.SHADING[0], np.int8, int(offsets[-1])) as shades:
             for number, members in enumerate(windows.batches()):
                 _run(model, windows, triggers, number, members, sampled, offsets, shades, counts)
                 advance(len(members))
-    store.save_array(run.path, store.SHADING[1], offsets)
-    store.save_array(run.path, store.SHADING[2], counts)
-    store.save_shading(run.path, {**settings, "prefixes": int(windows.lengths[sampled].sum())})
+    layout.save_array(run.path, layout.SHADING[1], offsets)
+    layout.save_array(run.path, layout.SHADING[2], counts)
+    layout.save_shading(run.path, {**settings, "prefixes": int(windows.lengths[sampled].sum())})
 
 
 class _Windows:

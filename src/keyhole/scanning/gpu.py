@@ -183,22 +183,22 @@ class GpuIndex:
         self.grouped = unit_offsets is not None
         sides = 2 if signed else 1
         slots = slots or max(32, 1 << (top - 1).bit_length())
-        self._parts: dict[torch.device, _Part] = {}
+        self.parts: dict[torch.device, _Part] = {}
         self._places: dict[torch.device, npt.NDArray[np.int64]] = {}
         """the places of each part's cells on the axis"""
-        self._sites: list[_Site] = []
+        self.sites: list[_Site] = []
         for device in dict.fromkeys(devices):
             spans = [span for other, span in zip(devices, cells.sites, strict=True) if other == device]
             widths = [span.stop - span.start for span in spans]
-            self._parts[device] = part = _Part(device, widths, top, sides, slots)
+            self.parts[device] = part = _Part(device, widths, top, sides, slots)
             self._places[device] = np.concatenate([np.arange(span.start, span.stop) for span in spans])
             if unit_offsets is not None:
                 part.units = torch.from_numpy(np.array(unit_offsets, np.int64)).to(device)
             if side_stream and device.type == "cuda":
                 part.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        number, base = dict.fromkeys(self._parts, 0), dict.fromkeys(self._parts, 0)
+        number, base = dict.fromkeys(self.parts, 0), dict.fromkeys(self.parts, 0)
         for device, span in zip(devices, cells.sites, strict=True):
-            self._sites.append(_Site(self._parts[device], number[device], base[device]))
+            self.sites.append(_Site(self.parts[device], number[device], base[device]))
             number[device] += 1
             base[device] += span.stop - span.start
 
@@ -210,7 +210,7 @@ class GpuIndex:
 
     @property
     def nbytes(self) -> int:
-        return sum(part.keys.nbytes for part in self._parts.values())
+        return sum(part.keys.nbytes for part in self.parts.values())
 
     # The state
 
@@ -221,7 +221,7 @@ class GpuIndex:
         active = np.empty(cells, np.int64)
         sums = np.empty((cells, 2, 2), np.int64)
         extremes = np.empty((cells, 2), np.float32)
-        for device, part in self._parts.items():
+        for device, part in self.parts.items():
             places = self._places[device]
             keys[:, places] = part.keys.cpu().numpy()
             active[places] = part.active.cpu().numpy()
@@ -233,7 +233,7 @@ class GpuIndex:
         self.n = int(state["n"])
         last = state["keys"][..., -1]
         thresholds = np.maximum(0x7FFFFFFF - (last >> 32), 1).astype(np.int32)
-        for device, part in self._parts.items():
+        for device, part in self.parts.items():
             places = self._places[device]
             part.keys.copy_(torch.from_numpy(state["keys"][:, places]))
             part.thresholds.copy_(torch.from_numpy(thresholds[:, places]))
@@ -243,7 +243,7 @@ class GpuIndex:
 
     def flush(self) -> None:
         """Wait for the devices; raise what they found wrong."""
-        for device, part in self._parts.items():
+        for device, part in self.parts.items():
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             self._raise_if_bad(part, part.bad)
@@ -260,20 +260,20 @@ class GpuIndex:
     ) -> Rows:
         windows = Windows.of(columns, n_special, lengths, seen_before, first_tokens)
         table = torch.from_numpy(np.stack([windows.begin, windows.end, windows.first]))
-        cuda = any(device.type == "cuda" for device in self._parts)
+        cuda = any(device.type == "cuda" for device in self.parts)
         return Rows(columns, table.pin_memory() if cuda else table)
 
     def update(self, site: int, x: Tensor, batch: Rows, tokens: Tensor | None = None) -> None:
-        where = self._sites[site]
+        where = self.sites[site]
         part = where.part
         if part.device.type != "cuda":
-            self._launch(where, self._given(part, x, batch, tokens))
+            self._launch(where, self.given(part, x, batch, tokens))
             self._raise_if_bad(part, part.bad)
             return
         with contextlib.ExitStack() as stack:
             if torch.cuda.current_device() != part.device.index:
                 stack.enter_context(torch.cuda.device(part.device))
-            given = self._given(part, x, batch, tokens)
+            given = self.given(part, x, batch, tokens)
             if part.stream is not None:
                 part.stream.wait_stream(torch.cuda.current_stream())
                 stack.enter_context(torch.cuda.stream(part.stream))
@@ -283,7 +283,7 @@ class GpuIndex:
             if where.number == part.sites - 1:
                 self._listen(part)
 
-    def _given(self, part: _Part, x: Tensor, batch: Rows, tokens: Tensor | None) -> _Given:
+    def given(self, part: _Part, x: Tensor, batch: Rows, tokens: Tensor | None) -> _Given:
         x, columns = x.contiguous(), batch.columns
         if tokens is None:
             return _Given(x, columns, batch.on(part.device))
@@ -296,10 +296,10 @@ class GpuIndex:
             return
         if given.tokens is not None and given.positions is not None:
             torch.searchsorted(given.tokens, given.positions, out=given.table[:2])  # the entries of each window
-        groups = self._filter_rows(site, given)
-        self._settle(site, given, groups)
+        groups = self.filter_rows(site, given)
+        self.settle(site, given, groups)
 
-    def _filter_rows(self, site: _Site, given: _Given) -> int:
+    def filter_rows(self, site: _Site, given: _Given) -> int:
         """Filter and statistics; returns how many groups of programs left sums."""
         part, width = site.part, given.width
         tiling = self.tiling or choose_tiling(given.rows, given.columns)
@@ -340,7 +340,7 @@ class GpuIndex:
         )
         return groups
 
-    def _settle(self, site: _Site, given: _Given, groups: int) -> None:
+    def settle(self, site: _Site, given: _Given, groups: int) -> None:
         part, width = site.part, given.width
         sides = 2 if self.signed else 1
         units = max(part.units.numel(), 1)
@@ -393,7 +393,7 @@ class GpuIndex:
     def _raise_if_bad(self, part: _Part, flags: Tensor) -> None:
         if flags.any():
             bad = int(flags.nonzero()[0, 0])
-            site = next(i for i, each in enumerate(self._sites) if each.part is part and each.number == bad)
+            site = next(i for i, each in enumerate(self.sites) if each.part is part and each.number == bad)
             raise FloatingPointError(self.cells.site_name(site))
 
 
