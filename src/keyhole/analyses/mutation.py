@@ -54,6 +54,9 @@ class Picked:
 
     layer: Ints
     cell: Ints
+    """its number in the layer"""
+    place: Ints
+    """of its cell, on the axis of cells"""
     unit: Ints
     start: Ints
     """where in its unit the trigger's window starts"""
@@ -107,6 +110,7 @@ def pick(run: Run, cells: int, seed: int) -> Picked:
     return Picked(
         layer=layers[kept],
         cell=inside[kept],
+        place=places[kept],
         unit=run.units[at].astype(np.int64),
         start=starts[kept],
         length=lengths[kept],
@@ -168,13 +172,16 @@ def _measure(
     column = prepared.n_special + picked.length[which] - 2  # the mutated prefix is one shorter
     got = np.empty(len(which))
 
-    def sink(layer: int, x: torch.Tensor, tokens: torch.Tensor | None) -> None:
-        here = np.flatnonzero(picked.layer[which] == layer)
-        if len(here):
-            at = [torch.from_numpy(index[here]).to(x.device) for index in (row, column, picked.cell[which])]
-            got[here] = x[at[0], at[1], at[2]].double().cpu().numpy()
+    token, place = row * prepared.ids.shape[1] + column, picked.place[which]
 
-    model.run(prepared.ids, sink)
+    def sink(site: int, x: torch.Tensor) -> None:
+        span = run.cells.sites[site]
+        here = np.flatnonzero((place >= span.start) & (place < span.stop))
+        if len(here):
+            at = [torch.from_numpy(index[here]).to(x.device) for index in (token, place - span.start)]
+            got[here] = x[at[0], at[1]].double().cpu().numpy()
+
+    model.run_every_token(prepared.ids, sink)
     names = np.repeat([window.name for window in batch], [len(window.triggers) for window in batch])
     for name in DROPPED:
         changed[name][which[names == name]] = got[names == name]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 
 class Sees(StrEnum):
@@ -25,7 +24,6 @@ class Kind:
     """A kind of input."""
 
     name: str
-    """as a manifest records it"""
     candidate: str
     """what a candidate is, in words"""
     sees: Sees
@@ -36,10 +34,6 @@ class Kind:
     def n_special(self, *, wanted: bool, has_start_token: bool) -> int:
         """How many special tokens a batch puts before a window's own."""
         return self.special_tokens if wanted and has_start_token else 0
-
-    def as_json(self) -> dict[str, Any]:
-        """The part of a manifest that says what the triggers of a run are."""
-        return {"name": self.name, "candidate": self.candidate}
 
 
 CAUSAL_TEXT = Kind(

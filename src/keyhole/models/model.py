@@ -218,6 +218,20 @@ class Model:
         with tapped(self, Taps(coefficients=sink), tuple(ids.shape)):
             self.forward(ids)
 
+    def run_every_token(self, ids: Tensor, sink: Callable[[int, Tensor], None]) -> None:
+        """`run`, but every site gives (site, x) once, with a row for every token of the batch: [rows · columns, width]. The
+        coefficient of a token that was not routed to a site is 0."""
+        missing = set(range(len(self.sites)))
+
+        def give(site: int, x: Tensor, tokens: Tensor | None) -> None:
+            missing.discard(site)
+            sink(site, every_token(x, tokens, ids.numel()))
+
+        self.run(ids, give)
+        for number in sorted(missing):  # experts that no token was routed to
+            site = self.sites[number]
+            sink(number, torch.zeros(ids.numel(), site.width, dtype=self.dtype, device=site.device))
+
     def batch(self, windows: Sequence[Sequence[int] | npt.NDArray[Any]], *, bos: bool = True) -> Batch:
         """Windows of token ids, right-padded into one batch."""
         n_special = self.kind.n_special(wanted=bos, has_start_token=self.bos_id is not None)
@@ -243,12 +257,12 @@ class Model:
     def coefficients_of(self, ids: Sequence[int], *, bos: bool = True) -> Tensor:
         """Like `coefficients`, of token ids."""
         batch = self.batch([ids], bos=bos)
-        count, kept = batch.ids.shape[1], {}
+        kept: dict[int, Tensor] = {}
 
-        def keep(site: int, x: Tensor, tokens: Tensor | None) -> None:
-            kept[site] = every_token(x, tokens, count)[batch.n_special :].float().cpu()
+        def keep(site: int, x: Tensor) -> None:
+            kept[site] = x[batch.n_special :].float().cpu()
 
-        self.run(batch.ids, keep)
+        self.run_every_token(batch.ids, keep)
         return torch.cat(join_experts(self, kept), 1)
 
     def __repr__(self) -> str:

@@ -187,6 +187,7 @@ class CpuIndex:
         span = self.cells.sites[site]
         totals, picked, high, low = self._filter_rows(x, batch)
         ends = torch.stack([high.amax((0, 1)), low.amin((0, 1))], -1).cpu().numpy()
+        ends += 0.0  # a −0 becomes 0: which of the two is the larger depends on their order
         if not np.isfinite(ends).all():
             raise FloatingPointError(self.cells.site_name(site))
         survivors = [self._survivors(0, span, picked, high, batch)]

@@ -71,6 +71,23 @@ def moments(
     return mean, np.clip(np.sqrt(variance), (high - low) / np.sqrt(2 * n), (high - low) / 2)
 
 
+def with_unrouted(extremes: npt.NDArray[np.float32], cells: Cells) -> npt.NDArray[np.float32]:
+    """Extremes of coefficients over all candidates, from those that an index holds [cells, (largest, smallest)].
+
+    An index sees an expert's cells only with the tokens that are routed there. With every other token their coefficient is 0,
+    which counts as a coefficient like any other: sums need no change, but the extremes must include it.
+    """
+    if not any(layer.experts for layer in cells.layers):
+        return extremes
+    found = np.array(extremes)
+    for layer, about in enumerate(cells.layers):
+        if about.experts:
+            part = found[cells.span(layer)]
+            np.maximum(part[:, 0], 0, out=part[:, 0])
+            np.minimum(part[:, 1], 0, out=part[:, 1])
+    return found
+
+
 class Side(NamedTuple):
     """The triggers of all cells with positive coefficients, or of all with negative ones; arrays [cells, top]."""
 
@@ -307,6 +324,8 @@ class Run:
         """The statistics of all cells; arrays [cells]."""
         n = int(self.manifest["corpus"]["scanned_prefixes"])
         sums, extremes = self.array("sums"), np.asarray(self.array("extremes"))
+        if n:
+            extremes = with_unrouted(extremes, self.cells)
         mean, std = moments(sums, extremes, n)
         return Stats(
             n=np.full(len(self.cells), n),
