@@ -117,6 +117,17 @@ def test_the_state_goes_on_where_it_was_saved() -> None:
         np.testing.assert_array_equal(second.state()[name], array)
 
 
+def test_zeros_of_either_sign_give_the_same_bytes_in_any_order() -> None:
+    """A ReLU times a negative number is −0, and −0 = 0 but for their bytes."""
+    values = np.array([[0.0, -0.0], [-0.0, 0.0], [0.0, -1.0], [-0.0, -0.0]], np.float32)
+    found = []
+    for order in ([0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2]):
+        index = CpuIndex(Cells.of_widths([2]), 2, signed=True)
+        feed(index, values, np.ones(4, np.int64), np.zeros(4, np.int32), np.array(order), 1, 0)
+        found.append(index.state()["extremes"].tobytes())
+    assert set(found) == {np.array([[0, 0], [0, -1]], np.float32).tobytes()}
+
+
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30), st.randoms(use_true_random=False))
 def test_sums_are_the_same_bytes_in_any_order(values: list[float], random: object) -> None:
     one, other = np.zeros(2, np.int64), np.zeros(2, np.int64)
