@@ -399,7 +399,10 @@ def test_a_scan_on_the_card_equals_the_brute_force_reference(
     model = on_card("gpt2", dtype)
     run = keyhole.scan(model, [text], out=tmp_path / "run", top=4, unit="line", per=per, batch_tokens=1)
     texts = [line for line in text.read_text("utf-8").split("\n") if line.strip()]
-    with patches.without_looking(), patches.own_attention(model.lm):  # the same attention: another one rounds otherwise
+    with (
+        patches.without_readbacks(),
+        patches.own_attention(model.lm),
+    ):  # the same attention: another one rounds otherwise
         prefixes = every_prefix(model, texts, room=run.context - 1)
     for sign, side in ((1, ""), (-1, "_negative")):
         coefficients, units, positions = triggers(prefixes, 4, per, sign)

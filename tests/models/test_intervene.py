@@ -191,8 +191,8 @@ def test_two_models_at_once_leave_transformers_as_it_was() -> None:
     from transformers import masking_utils
 
     before = masking_utils.find_packed_sequence_indices
-    with patches.without_looking():
-        first, second = patches.without_looking(), patches.without_looking()
+    with patches.without_readbacks():
+        first, second = patches.without_readbacks(), patches.without_readbacks()
         first.__enter__()
         second.__enter__()
         first.__exit__(None, None, None)

@@ -25,7 +25,9 @@ from ..store.layout import cache_dir
 from .checkpoints import check_loaded, is_installed, quieten, reason
 
 ALONE = "model.gguf"
+"""The name of the file in its folder."""
 LEFT_SECONDS = 24 * 3600
+"""Age from which an unfinished conversion counts as abandoned."""
 
 
 def convert(path: Path) -> Path:

@@ -103,7 +103,7 @@ def hooked(wanted: Iterable[Hook]) -> Iterator[None]:
 
 
 def hooks(model: Model, taps: Taps, shape: Shape | None = None) -> list[Hook]:
-    """The hooks that taps need. Use `tapped`, unless they are to stay (edits for good)."""
+    """The hooks that taps need. Use `tapped`, unless they are to stay (permanent edits)."""
     if model.tap is not None:
         raise UsageError(
             f"The blocks of {model.source} are compiled, so only coefficients can be taken from them. Leave the compiled scan "
@@ -152,7 +152,7 @@ def _dense(sink: Sink, shape: Shape | None) -> Callable[[int, Tensor], None]:
 
 def _coefficients(number: int, site: Site, sink: Sink, shape: Shape | None) -> Callable[..., None]:
     give = _dense(sink, shape)
-    if site.routing is None:  # once per layer and batch of a scan: nothing but the call
+    if site.routing is None:  # runs once per layer and batch of a scan, so it does nothing but the call
         return lambda module, args: give(number, args[0])
 
     def routed(module: nn.Module, args: tuple[Any, ...]) -> None:
@@ -173,7 +173,7 @@ def _projected(number: int, site: Site, sink: Sink, shape: Shape | None) -> Call
 
 
 def _ascending(x: Tensor, site: Site, args: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
-    """Rows of a routed site by their token: an expert may be given them in any order."""
+    """Rows of a routed site, sorted by token: an expert may be given them in any order."""
     tokens = site.tokens(args)
     assert tokens is not None
     tokens, order = tokens.long().sort()

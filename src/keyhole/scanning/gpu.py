@@ -23,11 +23,11 @@ from .contract import Int64s, Windows
 
 MAX_COLUMNS = 1 << 16
 MAX_TOP = 1024
-"""A program of `settle` holds a list in its registers."""
+"""Longest list: a program of `settle` holds one in its registers."""
 SETTLE_BLOCK = 16
 """Cells whose statistics one program of `settle` adds up."""
 SETTLE_SPAN = 8
-"""Columns that `settle` reads together if it searches a cell's coefficients again."""
+"""Columns that `settle` reads together when it searches a cell's coefficients again."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ class Rows:
         return self.tables[device]
 
     def routed_on(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """The first two rows of the table as positions in the flattened batch; and a table in which each site replaces these
-        two rows by its own entries."""
+        """The first two rows of the table as positions in the flattened batch, and a copy of the table. In the copy, each routed
+        site overwrites these two rows with its own entries."""
         if device not in self.routed_tables:
             table = self.on(device)
             row_begin = torch.arange(table.shape[1], device=device) * self.columns
@@ -140,19 +140,19 @@ class _Part:
         self.extremes = torch.tensor([-torch.inf, torch.inf], **options).repeat(self.cells, 1)
         self.bad = torch.zeros(self.sites, dtype=torch.int32, **options)
         """1 for a site that gave coefficients that are not finite"""
-        # what the two kernels of one site share; [sides, width] and [sides, width, slots] of the site's width
+        # scratch memory of both kernels, for one site at a time: [sides, width] and [sides, width, slots]
         self.counts = torch.zeros(sides * max(widths), dtype=torch.int32, **options)
         self.pending = torch.empty(sides * max(widths) * slots, dtype=torch.int64, **options)
         self.partial = torch.empty(0, **options)
         self.units = torch.empty(0, dtype=torch.int64, **options)
         self.multiprocessors = 4
-        self.told: Tensor | None = None
-        """`bad` as the host last heard of it"""
+        self.host_bad: Tensor | None = None
+        """the host's latest copy of `bad`, in pinned memory"""
         self.event: Any = None
         self.stream: Any = None
         if device.type == "cuda":
             self.multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
-            self.told = torch.zeros(self.sites, dtype=torch.int32).pin_memory()
+            self.host_bad = torch.zeros(self.sites, dtype=torch.int32).pin_memory()
             self.event = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
 
@@ -242,7 +242,7 @@ class GpuIndex:
             part.extremes.copy_(torch.from_numpy(state["extremes"][places]))
 
     def flush(self) -> None:
-        """Wait for the devices; raise what they found wrong."""
+        """Wait for the devices, and raise the errors they found."""
         for device, part in self.parts.items():
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
@@ -281,7 +281,7 @@ class GpuIndex:
                     tensor.record_stream(part.stream)
             self._launch(where, given)
             if where.number == part.sites - 1:
-                self._listen(part)
+                self._check_earlier(part)
 
     def given(self, part: _Part, x: Tensor, batch: Rows, tokens: Tensor | None) -> _Given:
         x, columns = x.contiguous(), batch.columns
@@ -291,7 +291,7 @@ class GpuIndex:
         return _Given(x, columns, table, tokens.contiguous(), positions)
 
     def _launch(self, site: _Site, given: _Given) -> None:
-        """The kernels of a site. What takes memory comes before the first of them, so that all or none are launched."""
+        """Launch the kernels of a site. All memory is allocated before the first launch, so that all or none run."""
         if not given.entries:
             return
         if given.tokens is not None and given.positions is not None:
@@ -300,12 +300,12 @@ class GpuIndex:
         self.settle(site, given, groups)
 
     def filter_rows(self, site: _Site, given: _Given) -> int:
-        """Filter and statistics; returns how many groups of programs left sums."""
+        """Filter and statistics. Returns the number of groups of programs, each of which leaves partial sums."""
         part, width = site.part, given.width
         tiling = self.tiling or choose_tiling(given.rows, given.columns)
         tiles = -(-given.rows // tiling.rows)
         blocks = -(-width // tiling.block)
-        each = -(-tiles * blocks // (part.multiprocessors * tiling.fill))  # tiles of a program
+        each = -(-tiles * blocks // (part.multiprocessors * tiling.fill))  # tiles per program
         groups = -(-tiles // each)
         if part.partial.numel() < (need := groups * triton_kernels.PARTIALS * width):
             part.partial = torch.empty(need, device=part.device)
@@ -380,14 +380,14 @@ class GpuIndex:
             num_warps=max(part.slots // 128, 1),
         )
 
-    # What is not finite
+    # Coefficients that are not finite
 
-    def _listen(self, part: _Part) -> None:
-        """Without waiting, hear what the last batch said, and ask again."""
+    def _check_earlier(self, part: _Part) -> None:
+        """Check the flags of an earlier batch without waiting, and request those of this one."""
         if part.event.query():
-            assert part.told is not None
-            self._raise_if_bad(part, part.told)
-            part.told.copy_(part.bad, non_blocking=True)
+            assert part.host_bad is not None
+            self._raise_if_bad(part, part.host_bad)
+            part.host_bad.copy_(part.bad, non_blocking=True)
             part.event.record()
 
     def _raise_if_bad(self, part: _Part, flags: Tensor) -> None:
@@ -398,5 +398,5 @@ class GpuIndex:
 
 
 def choose_tiling(rows: int, columns: int) -> Tiling:
-    """By the batch's shape alone, so that the same batch is always summed in the same order."""
+    """Depends on the batch's shape alone, so that the same batch is always summed in the same order."""
     return SHORT_ROWS if rows >= 64 or columns <= 128 else LONG_ROWS

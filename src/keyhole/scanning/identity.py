@@ -29,7 +29,7 @@ PARTS: dict[str, type] = {"model": dict, "config": dict, "corpus": list}
 
 @dataclass(frozen=True)
 class Job:
-    """A scan as it was asked for: the model, loaded or by name, the corpus, and how."""
+    """A scan as it was requested: the model (loaded, or by name), the corpus and the options."""
 
     model: Model | str
     names: list[str]

@@ -1,4 +1,4 @@
-"""Partial results put together: the same bytes as those of one pass, in whatever order and grouping they are merged."""
+"""Merging partial results: the same bytes as those of one pass, in every order and grouping."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MERGED_LISTS = 1 << 16
 
 
 def merge_states(states: Iterable[State], unit_offsets: Offsets | None = None) -> State:
-    """The state of one index that saw all that several saw. It is again a state, and the grouping makes no difference.
+    """The state of one index that saw everything that several saw. It can be merged again: order and grouping do not matter.
 
     `unit_offsets` are given if a unit may be in several shards, and only its best prefix may be in a list.
     """
@@ -72,8 +72,8 @@ def _merge_into(merged: State, state: State, unit_offsets: Offsets | None) -> No
 
 
 def state_of(run: Run) -> State:
-    """What the index of a finished scan held, read out of its run. Nothing stays open: every open array takes a file
-    descriptor, and many runs may be merged."""
+    """The state of the index that made a finished run, read from its files. No file stays open: many runs may be merged, and
+    every open array takes a file descriptor."""
     offsets = layout.load_array(run.path, "unit_offsets")
     sides = []
     for negative in layout.sides(run.signed):

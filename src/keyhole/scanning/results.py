@@ -60,7 +60,7 @@ def describe_model(model: Model) -> dict[str, Any]:
 def manifest_for(
     about: dict[str, Any], names: list[str], config: ScanConfig, summary: Summary, scanned: int
 ) -> dict[str, Any]:
-    """The manifest of a run, but for its list of files. `about` describes the model; `scanned` prefixes were candidates."""
+    """The manifest of a run, without its list of files. `about` describes the model; `scanned` is the number of candidates."""
     counted = {key: value for key, value in vars(summary).items() if key != "batches"}
     return {
         "schema": layout.SCHEMA,

@@ -95,7 +95,12 @@ class ShardJob:
 
 
 def run_shard(job: ShardJob, stop: Stop, progress: ShardProgress) -> None:
-    """Run the batches of a shard until its result is there, or until `stop` is set: then save, and raise `Interrupted`."""
+    """Run the batches of a shard and write its result, `job.result`. If `stop` is set, save a checkpoint and raise `Interrupted`.
+
+    Idempotent: the result depends only on the plan, the model and the shard's number, so calling this again, after a stop, a
+    kill or success, leads to the same file. An existing result is checked and kept; an existing checkpoint is continued. Only
+    the result and the checkpoint are written. Two callers at once do the work twice and write the same bytes.
+    """
     with disk_errors(job.result):
         plan = open_plan(PlanFiles(job.plan), contents=False)
         numbers = plan.shard(job.number, job.count)
