@@ -3,9 +3,10 @@
     python bench/explorer.py                    # 16 layers × 4,096 cells, 25 triggers each
     python bench/explorer.py --requests 20000
 
-The run is made up: arrays of the real size and shape, filled at random, so that no cell is like another and the operating
-system has no favourites. Other work on the machine shows in the clock's times, not in the processor's. Requests go through the whole app, guard and gzip included, one after another, each for another
-cell. The first page is what a browser needs to draw the overview, asked of a server that has just begun.
+The run is made up: arrays of the real size and shape with random numbers, so that all cells differ and caches do not help.
+Other work on the machine affects the wall-clock times, not the processor times. Requests go through the whole app, guard and
+gzip included, one after another, each for another cell. The first page is what a browser needs to draw the overview, asked
+of a server that has just started.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def made_up(folder: Path, layers: int, cells: int, top: int) -> Path:
     partial.save("repeated_counts", np.zeros(0, np.int64))
     axis = Cells.of_widths([cells] * layers)
     shape = (len(axis), top)
-    units = (UNITS * rng.random(shape) ** 3).astype(np.int32)  # some units are in everyone's triggers
+    units = (UNITS * rng.random(shape) ** 3).astype(np.int32)  # some units are triggers of most cells
     positions = (rng.random(shape) * lengths[units]).astype(np.int32)
     partial.save("coefficients", -np.sort(-rng.gamma(2.0, size=shape).astype(np.float32), axis=-1))
     partial.save("units", units)
@@ -157,7 +158,7 @@ async def cells_per(run: keyhole.Run, requests: int) -> None:
 
 
 def first_page(path: Path) -> None:
-    """From a fresh server to all that the overview is drawn from."""
+    """Everything that the overview is drawn from, asked of a fresh server."""
     command = [sys.executable, "-m", "keyhole.cli", "serve", str(path), "--no-open", "--port", "0"]
     began = time.perf_counter()
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

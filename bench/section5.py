@@ -1,11 +1,11 @@
-"""All of section 5, beside what it cannot do without: the forward passes and the vocabulary projections.
+"""All of section 5, compared with its least possible work: the forward passes and the vocabulary projections.
 
     python bench/section5.py MODEL [--device cuda]
     python bench/section5.py paper --samples 2048 --batch-tokens 16384     # on a GPU: the paper's shape, random weights, bf16
 
-The floor is the same batches through the model, and the same rows times the unembedding, nothing read off: r, y and o of
-every layer in the model's precision, as its head has them, and y once more in float32, as the lens has it. Both run in
-turns; the ratio is of the medians.
+The floor is the same batches through the model, and the same number of rows times the unembedding, whose result is not used:
+r, y and o of every layer in the model's precision, as its head computes them, and y once more in float32, as the lens does.
+Both run in turns; the ratio is that of the medians.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`analyze` asks the questions that the records list, and stores the answers in the run.
 
 Each record names what it needs (`record.NEEDS`). What several of them need, such as the model, what the values say or the
-states of held-out prefixes, is made once, when the first of them asks for it.
+states of held-out prefixes, is computed once, when the first of them asks for it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from . import heldout, reading, registry, section5
 from .record import Analysis, Begin
 
 Progress = Callable[[str, int], Callable[[int], None]]
-"""Told what is done and how much of it there is, it returns a function that is told how much more of it is done."""
+"""Called with the name of a step and its total; the function that it returns is then called with each amount done."""
 
 
 def analyze(
@@ -47,7 +47,7 @@ def analyze(
 
     `lens` may name several: some tables then have rows for each, the others are read through the first. `valid` is held-out
     text for the analyses that need it. `model` must be given for a run that this user did not make: such a run must not decide
-    what is loaded. Analyses that are damaged on disk are made again.
+    what is loaded. Analyses that are damaged on disk are computed again.
     """
     if device == SPLIT or (isinstance(model, Model) and model.split):
         raise UsageError("The analyses need the model on one device: --device cuda or cpu, not split.")

@@ -1,4 +1,4 @@
-"""What a key's coefficient loses when a token of its triggers is dropped: the first, the last, or a random one (Figure 3).
+"""How much of a key's coefficient is lost if one token of its triggers is dropped: the first, the last, or a random one (Figure 3).
 
 The model is causal, so one forward pass over a sentence without one token answers for every trigger of that sentence. The
 random token of each prefix is drawn as in reservoir sampling: p(j) = j with probability 1/(j+1), else p(j−1). This is uniform
@@ -217,7 +217,7 @@ def note(facts: Facts) -> str:
     least, most = facts["cells_least"], facts["cells"]
     cells = f"{most}" if least == most else f"{least} to {most}"
     return (
-        f"{cells} cells a layer, up to {facts['triggers']} triggers each; {facts['one_token']:,} triggers of one token "
+        f"{cells} cells per layer, up to {facts['triggers']} triggers each; {facts['one_token']:,} triggers of one token "
         "have nothing to drop from and are left out"
     )
 
@@ -234,7 +234,9 @@ ANALYSIS = Analysis(
         "dropped": Column("VARCHAR", "the token left out: `first`, `last` or `random`"),
         "n": Column("BIGINT", "triggers"),
         "mean_change": Column("DOUBLE", "mean of (m′ − m)/m over the triggers"),
-        "lo": Column("DOUBLE", "lower end of its 95 % interval, which allows for triggers of one cell being alike"),
+        "lo": Column(
+            "DOUBLE", "lower end of its 95 % interval, with cells as clusters: triggers of one cell are alike"
+        ),
         "hi": Column("DOUBLE", "upper end"),
     },
     facts={
@@ -268,7 +270,7 @@ ANALYSIS = Analysis(
             paper=Paper(
                 "Keys react most to the end of their prefix: without its last token a trigger loses most of its strength, less "
                 "so in the upper layers, where patterns are about topics more than words.",
-                "the last token costs most, less so in upper layers (100 keys a layer, top 50 triggers)",
+                "the last token costs most, less so in upper layers (100 keys per layer, top 50 triggers)",
             ),
         ),
     ),

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from ..models.model import Model
 
 SAMPLE = 20_000
-"""About how many prefixes the histograms are made of; all of them if there are fewer."""
+"""Approximate number of prefixes that the histograms are made of; all of them if there are fewer."""
 
 PIECE = 1 << 16
-"""Triggers whose shades are gathered together, at most."""
+"""Upper bound on the triggers whose shades are gathered together."""
 
 Ints = npt.NDArray[np.int64]
 
@@ -252,8 +252,8 @@ ANALYSIS = Analysis(
     name="shading",
     question="Which tokens of a trigger make the key fire, and how are a cell's coefficients spread?",
     part=KEYS,
-    method="Fills no table but what the explorer shades tokens and draws histograms with. It costs about one more forward pass "
-    "over the units that hold triggers.",
+    method="Fills no table. It stores what the explorer needs to shade tokens and to draw histograms, and costs about one more "
+    "forward pass over the units that hold triggers.",
     needs=("model", "seed", "begin"),
     fill=fill,
     is_filled=lambda run: stored.of(run) is not None,
