@@ -1,4 +1,4 @@
-"""Shades and histograms against one forward a unit, window by window."""
+"""Shades and histograms against one forward pass per unit, window by window."""
 
 from __future__ import annotations
 

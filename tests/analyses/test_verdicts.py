@@ -1,4 +1,4 @@
-"""Every verdict comes out each way, on rows made to that end."""
+"""Every verdict with every outcome, each on rows that are made for it."""
 
 from __future__ import annotations
 

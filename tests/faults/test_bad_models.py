@@ -90,7 +90,7 @@ def test_settings_of_the_wrong_kind(name: str, value: object, folder: Path, recw
 @pytest.mark.parametrize("family", ["llama", "gpt2", "opt", "gpt_neox", "bloom"])
 @pytest.mark.parametrize("prefixed", [True, False])
 def test_fewer_layers_than_the_weights_have(family: str, prefixed: bool, tmp_path: Path) -> None:
-    """Also where the checkpoint is that of the blocks alone, without the name of what holds them."""
+    """Also if the checkpoint holds the blocks alone, and its names lack the prefix of the whole model."""
     model = tiny(family)
     folder = Path(save(model, tmp_path / "model"))
     if not prefixed:

@@ -1,4 +1,4 @@
-"""A database that someone hands you, that another program holds, or that is none."""
+"""A database that someone hands you, that another program holds, or that is no database."""
 
 from __future__ import annotations
 

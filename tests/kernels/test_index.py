@@ -36,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("no_numpy_noise")
 
 
 class Case:
-    """A batch with everything that makes it delicate, on the card or not."""
+    """A batch with every special case, on a GPU or in the interpreter."""
 
     def __init__(
         self, seed: int, dtype: torch.dtype, *, signed: bool, rows: int = 5, longest: int = 6, cells: int = 6
@@ -218,7 +218,7 @@ def compare_settle(case: Case, seed: int, *, per: str, grouped: bool, top: int =
 def feed(
     seed: int, dtype: torch.dtype, *, signed: bool, per: str, grouped: bool, tiling: Tiling | None, **sizes: int
 ) -> tuple[GpuIndex, CpuIndex]:
-    """Several batches into an index of the kernels' and a plain one. Grouped: two windows a unit, in different batches."""
+    """Feed several batches to an index of the kernels and to a plain one. Grouped: two windows per unit, in different batches."""
     rng = np.random.default_rng(seed)
     batches, top, slots = sizes.pop("batches", 3), sizes.pop("top", 3), sizes.pop("slots", 4)
     cases = [Case(seed + i, dtype, signed=signed, **sizes) for i in range(batches)]

@@ -98,7 +98,7 @@ def test_a_projection_by_kernels_equals_sorting(vocabulary: int, masks: bool) ->
 
 
 def check_projection(z: torch.Tensor, masked: torch.Tensor, kept: int) -> None:
-    """Logits come out of a product with the identity as they went in."""
+    """Reads rows of logits: multiplied by the identity they stay as they are."""
     rows, vocabulary = z.shape
     targets = torch.randint(-1, vocabulary, (rows,), generator=torch.Generator().manual_seed(1))
     with pytest.MonkeyPatch.context() as patch:

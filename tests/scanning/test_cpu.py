@@ -23,7 +23,7 @@ def feed(
     rows: int,
     n_special: int,
 ) -> None:
-    """Windows through the index in batches of `rows`, padded, with junk wherever nobody may look."""
+    """Windows through the index in batches of `rows`, padded, with junk in every position that is no candidate."""
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     rng = np.random.default_rng(1)
     for begin in range(0, len(order), rows):

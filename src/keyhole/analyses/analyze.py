@@ -14,7 +14,7 @@ from pathlib import Path
 from ..common.checks import whole
 from ..errors import RunError, UsageError
 from ..lens.head import Head
-from ..lens.lenses import check_lens
+from ..lens.lenses import LENSES, check_lens
 from ..models.model import SPLIT, Model
 from ..models.rerun import model_of
 from ..store import layout, manifest, tables
@@ -54,7 +54,7 @@ def analyze(
     wanted = _choose(only)
     lenses = [check_lens(name) for name in dict.fromkeys([lens] if isinstance(lens, str) else lens)]
     if not lenses:
-        raise UsageError("No lens was named. The lenses are: raw, norm.")
+        raise UsageError(f"No lens was named. The lenses are: {', '.join(LENSES)}.")
     samples, cells, seed = whole("samples", samples, 1), whole("cells", cells, 1), whole("seed", seed, 0)
     path = run.path if isinstance(run, Run) else Path(run)
     manifest.read_manifest(path)  # a path that is not a run is refused before anything is written

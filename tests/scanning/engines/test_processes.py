@@ -1,4 +1,4 @@
-"""One scan by several processes: the same bytes as one, also after a stop; a failure is told and leaves nothing running."""
+"""One scan by several processes: the same bytes as one, also after a stop; a failure is reported and leaves nothing running."""
 
 from __future__ import annotations
 
