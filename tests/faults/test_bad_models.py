@@ -195,7 +195,7 @@ def test_an_index_that_leads_elsewhere(name: str, sharded: Path) -> None:
     (sharded.parent / "outside.safetensors").write_bytes(shard.read_bytes())
     there["weight_map"] = {key: name if file == shard.name else file for key, file in there["weight_map"].items()}
     index.write_text(json.dumps(there))
-    refused(sharded, "index of weights names .*outside.safetensors', which is not beside it")
+    refused(sharded, "index of weights names .*outside.safetensors', which is not in the same folder")
 
 
 def test_folders_without_weights(folder: Path, tmp_path: Path) -> None:

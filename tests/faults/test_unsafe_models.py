@@ -205,7 +205,7 @@ def test_a_configuration_that_names_its_weights(folder: Path) -> None:
     loaded = keyhole.load(folder)
     torch.testing.assert_close(loaded.coefficients("The cat"), tiny("llama").coefficients("The cat"))
     configure(folder / "config.json", transformers_weights="../model/own.safetensors")
-    with pytest.raises(ModelError, match="which is not beside it"):
+    with pytest.raises(ModelError, match="which is not in the same folder"):
         keyhole.load(folder)
 
 

@@ -1,4 +1,4 @@
-"""What was measured on a run, read back: the tables, the facts about them, and the verdicts they come to."""
+"""What was measured on a run, read back: the tables, the facts about them, and the verdicts on their claims."""
 
 from __future__ import annotations
 

@@ -103,8 +103,8 @@ def pick(run: Run, cells: int, seed: int) -> Picked:
         parts.append((np.full(len(which), layer), chosen[which], run.cells.places(layer, chosen[which]), slot))
     layers, inside, places, slots = (np.concatenate(column) for column in zip(*parts, strict=True))
     positions = run.positions[places, slots].astype(np.int64)
-    starts = positions // run.room * run.room
-    lengths = positions - starts + 1
+    start = run.window_start(positions)
+    lengths = positions - start + 1
     kept = lengths > 1
     at = (places[kept], slots[kept])
     return Picked(
@@ -112,7 +112,7 @@ def pick(run: Run, cells: int, seed: int) -> Picked:
         cell=inside[kept],
         place=places[kept],
         unit=run.units[at].astype(np.int64),
-        start=starts[kept],
+        start=start[kept],
         length=lengths[kept],
         coefficient=run.coefficients[at].astype(np.float64),
         skipped=int((~kept).sum()),

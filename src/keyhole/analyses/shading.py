@@ -183,7 +183,7 @@ class _Triggers:
             units[here] = side.units[cell[here], slot[here]]
             positions[here] = side.positions[cell[here], slot[here]]
         begin, end = self._spans(units, positions)
-        first = positions // windows.room * windows.room
+        first = self.run.window_start(positions)
         return _Shown(
             row=windows.row[windows.of(units, positions)].astype(np.int64),
             column=n_special + begin - first,

@@ -70,7 +70,7 @@ def _token(key):
 
 @triton.jit
 def _append(counts, pending, last, known, cell, hit, bits, token, WIDTH: tl.constexpr):
-    """Survivors into the slots of their cells, in any order. If the slots are full, only the count goes on.
+    """Write survivors to the slots of their cells, in any order. If the slots are full, only the count is increased.
 
     A coefficient equal to the threshold passes only if its key sorts before the list's `last` key: if an activation saturates
     (GELU's low end in 16 bits), nearly every row ties with the threshold.

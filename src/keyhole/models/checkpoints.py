@@ -242,7 +242,9 @@ def _shards(index: dict[str, Any], name: str) -> set[str]:
 
 def _inside(file: str, what: str) -> str:
     if file != os.path.basename(file) or "\\" in file or "\0" in file:
-        raise ModelError(f"{what} names {shown(repr(file))}, which is not beside it. Keyhole does not follow it.")
+        raise ModelError(
+            f"{what} names {shown(repr(file))}, which is not in the same folder. Keyhole does not follow it."
+        )
     return file
 
 

@@ -101,7 +101,9 @@ def _compile_now(model: Model) -> None:
     """Compile on a batch of always the same shape: what the compiler decides by shape must not depend on the text."""
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "TensorFloat32")  # whoever asks for float32 gets it
+            warnings.filterwarnings(
+                "ignore", "TensorFloat32"
+            )  # it advises a lower precision than the float32 that was asked for
             model.forward(torch.zeros(2, 12, dtype=torch.int64))
     except Exception as error:
         if is_out_of_memory(error):

@@ -80,7 +80,7 @@ class Hook:
 
 @contextlib.contextmanager
 def tapped(model: Model, taps: Taps, shape: Shape | None = None) -> Iterator[None]:
-    """Run the model with taps, inside the `with`. `shape` is that of the batch, [rows, columns]: some architectures hand their
+    """Run the model with taps, inside the `with`. `shape` is that of the batch, [rows, columns]: some architectures give their
     feed-forward layers all tokens in one row. The model belongs to this thread meanwhile."""
     with model.lock:
         if model.tap is not None and taps == Taps(coefficients=taps.coefficients):
@@ -207,7 +207,7 @@ def every_token(x: Tensor, tokens: Tensor | None, count: int) -> Tensor:
 
 
 def join_experts(model: Model, by_site: Mapping[int, Tensor]) -> list[Tensor]:
-    """Rows [n, width] per site as rows [n, cells] per layer: the experts of a layer beside each other. A site that no token
+    """Rows [n, width] per site as rows [n, cells] per layer: the experts of a layer side by side. A site that no token
     was routed to may be missing, and counts as 0."""
     some = next(iter(by_site.values()))
     layers: list[list[Tensor]] = [[] for _ in range(model.layers)]

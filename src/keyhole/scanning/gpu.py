@@ -159,8 +159,8 @@ class _Part:
 class GpuIndex:
     """Every cell's best candidates and statistics so far; the contract is that of `contract.Index`.
 
-    `devices`: where the coefficients of each site come from. With `side_stream`, the kernels run beside the model's own: they
-    move bytes while the matrix products compute.
+    `devices`: where the coefficients of each site come from. With `side_stream`, the kernels run at the same time as the model's
+    own: they move bytes while the matrix products compute.
     """
 
     def __init__(

@@ -116,7 +116,7 @@ def already_done(job: Job, partial: Partial, *, resume: bool) -> Run | None:
 
 
 def finish_sealed(job: Job, partial: Partial) -> Run:
-    """The last step of a scan that was killed before it. Its files are compared with the manifest once more."""
+    """Do the last step of a scan that was killed before it, after comparing its files with the manifest again."""
     sealed = manifest.read_manifest(partial.path)
     manifest.check_files(partial.path, sealed, contents=True)
     _check_same(job, sealed, partial.path)

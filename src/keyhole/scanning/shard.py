@@ -1,8 +1,8 @@
 """One shard of a scan: a slice of a finished plan, turned into a partial result.
 
-`run_shard` is the same whoever calls it, in whatever process or thread, on whatever machine has the plan's files. It saves its
-progress in a checkpoint, goes on from one that it finds, and writes a result that is there as a whole or not at all; if the
-result is there already, it does nothing. So a shard may be run twice, or by two callers at once, and nothing is lost.
+`run_shard` can be called in any process or thread, on any machine that has the plan's files. It saves its progress in a
+checkpoint, continues from one that it finds, and writes its result as a whole or not at all. If the result is there already,
+it only checks it. So a shard may be run twice, or by two callers at once, and nothing is lost.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CHECKPOINT_SHARE = 0.01
 
 
 class ShardProgress(Protocol):
-    """Is told how far a shard is."""
+    """Receives the progress of a shard."""
 
     def begin(self, tokens: int, done: int) -> None:
         """Once, before the first batch: the shard's tokens, and how many of them an earlier try did."""
@@ -55,7 +55,7 @@ class ShardJob:
     plan: Path
     """the directory of the unfinished run that holds the plan"""
     model: Model | str
-    """a loaded model is used as it is: whoever loaded it has also compiled it, if the scan has --compile"""
+    """a loaded model is used as it is; for a scan with --compile, the caller has compiled it already"""
     config: ScanConfig
     number: int
     """from 1"""
@@ -66,7 +66,7 @@ class ShardJob:
     revision: str | None = None
     edits: Edits | None = None
     device: str | None = None
-    """where this shard's model goes, if not where `config` says"""
+    """the device of this shard's model; None: that of `config`"""
 
     @property
     def checkpoint(self) -> Path:

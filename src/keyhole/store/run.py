@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from .vocabulary import Vocabulary
 SAFE_SUM = 2.0**62
 """Bound on |sum| of coefficients, or of their squares, that is safe in 64 bits: half of the range is left for rounding."""
 Ints = npt.NDArray[np.int64]
+Position = TypeVar("Position", int, npt.NDArray[np.int64])
 
 
 @dataclass(frozen=True)
@@ -422,7 +423,7 @@ class Run:
         """How many tokens of a unit fit in one window: the context without special tokens."""
         return self.context - int(self.manifest["config"]["n_special"])
 
-    def window_start(self, position: int) -> int:
+    def window_start(self, position: Position) -> Position:
         """Where the window that holds a position starts. A unit that is longer than a window is cut into several."""
         return position // self.room * self.room
 

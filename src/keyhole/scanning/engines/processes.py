@@ -171,7 +171,7 @@ def _watch(children: list[_Child], stop: Stop, progress: ShardProgress) -> str |
 
 
 class _Watched:
-    """The progress of all shards, told as the progress of one."""
+    """Reports the progress of all shards as that of one."""
 
     def __init__(self, progress: ShardProgress, count: int) -> None:
         self.progress, self.count = progress, count
