@@ -1,9 +1,9 @@
-"""Causal attention over short windows on a GPU: Keyhole's kernel beside torch's, by the length of a window.
+"""Causal attention over short windows on a GPU: Keyhole's kernel compared with torch's, per length of a window.
 
     python bench/attention.py [--tokens 65536]
 
-bf16, queries, keys and values cut out of one array as models give them. Medians of single calls in µs, by the card's clock;
-torch is what `scaled_dot_product_attention` takes when it prefers the kernel with the smallest tiles.
+bf16; queries, keys and values are views of one array, as in models. Medians of single calls in µs, timed on the GPU; torch is
+`scaled_dot_product_attention` with a preference for the kernel with the smallest tiles.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from keyhole.kernels import attention
 
 HEADS = [(16, 16, 64), (9, 3, 64), (32, 8, 64)]
-"""heads, those of keys and values, numbers a head: the paper's shape, SmolLM2, Llama-1B"""
+"""heads, heads of keys and values, numbers per head: the paper's shape, SmolLM2, Llama-1B"""
 LENGTHS = (8, 13, 19, 26, 33, 43, 61)
 
 

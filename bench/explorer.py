@@ -3,9 +3,10 @@
     python bench/explorer.py                    # 16 layers × 4,096 cells, 25 triggers each
     python bench/explorer.py --requests 20000
 
-The run is made up: arrays of the real size and shape, filled at random, so that no cell is like another and the operating
-system has no favourites. Other work on the machine shows in the clock's times, not in the processor's. Requests go through the whole app, guard and gzip included, one after another, each for another
-cell. The first page is what a browser needs to draw the overview, asked of a server that has just begun.
+The run is made up: arrays of the real size and shape with random numbers, so that all cells differ and caches do not help.
+Other work on the machine affects the wall-clock times, not the processor times. Requests go through the whole app, guard and
+gzip included, one after another, each for another cell. The first page is what a browser needs to draw the overview, asked
+of a server that has just started.
 """
 
 from __future__ import annotations
@@ -28,8 +29,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 import keyhole
 from keyhole.cells import Cells
 from keyhole.scanning.config import ScanConfig
-from keyhole.store import layout as store
-from keyhole.store import shading, unfinished
+from keyhole.store import layout, shading, unfinished
 from keyhole.store.values import KEPT, index
 from keyhole.web.routes import create
 
@@ -53,7 +53,7 @@ def made_up(folder: Path, layers: int, cells: int, top: int) -> Path:
     partial.save("repeated_counts", np.zeros(0, np.int64))
     axis = Cells.of_widths([cells] * layers)
     shape = (len(axis), top)
-    units = (UNITS * rng.random(shape) ** 3).astype(np.int32)  # some units are in everyone's triggers
+    units = (UNITS * rng.random(shape) ** 3).astype(np.int32)  # some units are triggers of most cells
     positions = (rng.random(shape) * lengths[units]).astype(np.int32)
     partial.save("coefficients", -np.sort(-rng.gamma(2.0, size=shape).astype(np.float32), axis=-1))
     partial.save("units", units)
@@ -65,7 +65,7 @@ def made_up(folder: Path, layers: int, cells: int, top: int) -> Path:
     counts = {"documents": 1, "units": UNITS, "tokens": prefixes, "distinct_prefixes": prefixes, "hash": "0" * 64}
     counts |= {"split_units": 0, "empty_units": 0, "held_out_units": 0, "truncated": False}
     manifest = {
-        "schema": store.SCHEMA,
+        "schema": layout.SCHEMA,
         "keyhole": keyhole.__version__,
         "model": {"source": "made-up", "revision": None, "family": "gpt2", "fingerprint": "0" * 64}
         | {"input": "causal text", "cells": axis.as_json(), "signed": False},
@@ -96,15 +96,15 @@ def add_values(out: Path, rng: np.random.Generator, cells: int) -> None:
         arrays = {"tokens": tokens, "logits": logits, "offsets": offsets, "places": places}
         for name, array in arrays.items():
             part = f"index_{side}_{name}" if name in ("offsets", "places") else f"{side}_{name}"
-            store.save_array(out, store.lens_array("raw", part), array)
+            layout.save_array(out, layout.lens_array("raw", part), array)
     for name in ("max_prob", "entropy"):
-        store.save_array(out, store.lens_array("raw", name), rng.random(cells).astype(np.float32))
-    store.save_array(out, store.lens_array("raw", "ranks"), rng.integers(1, VOCABULARY, cells).astype(np.int32))
-    store.save_array(out, store.lens_array("raw", "norms"), rng.random(cells).astype(np.float32))
-    store.save_array(out, "similar_cells", rng.integers(0, cells, (cells, 10)).astype(np.int32))
-    store.save_array(out, "similar_cosines", -np.sort(-rng.random((cells, 10)).astype(np.float32), axis=-1))
-    store.save_lens(out, "raw", {})
-    store.save_similar(out)
+        layout.save_array(out, layout.lens_array("raw", name), rng.random(cells).astype(np.float32))
+    layout.save_array(out, layout.lens_array("raw", "ranks"), rng.integers(1, VOCABULARY, cells).astype(np.int32))
+    layout.save_array(out, layout.lens_array("raw", "norms"), rng.random(cells).astype(np.float32))
+    layout.save_array(out, "similar_cells", rng.integers(0, cells, (cells, 10)).astype(np.int32))
+    layout.save_array(out, "similar_cosines", -np.sort(-rng.random((cells, 10)).astype(np.float32), axis=-1))
+    layout.save_lens(out, "raw", {})
+    layout.save_similar(out)
 
 
 def add_shades(out: Path, rng: np.random.Generator, lengths: Any, positions: Any) -> None:
@@ -113,10 +113,10 @@ def add_shades(out: Path, rng: np.random.Generator, lengths: Any, positions: Any
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     counts = rng.integers(0, 1000, (len(lengths), shading.BINS)).astype(np.uint32)
     shades = rng.integers(-127, 128, int(offsets[-1])).astype(np.int8)
-    for name, array in zip(store.SHADING, (shades, offsets, counts), strict=True):
-        store.save_array(out, name, array)
+    for name, array in zip(layout.SHADING, (shades, offsets, counts), strict=True):
+        layout.save_array(out, name, array)
     settings = {"before": shading.BEFORE, "after": shading.AFTER, "bins": shading.BINS, "prefixes": 20_000}
-    store.save_shading(out, settings)
+    layout.save_shading(out, settings)
 
 
 async def ask(app: Any, path: str) -> int:
@@ -158,7 +158,7 @@ async def cells_per(run: keyhole.Run, requests: int) -> None:
 
 
 def first_page(path: Path) -> None:
-    """From a fresh server to all that the overview is drawn from."""
+    """Everything that the overview is drawn from, asked of a fresh server."""
     command = [sys.executable, "-m", "keyhole.cli", "serve", str(path), "--no-open", "--port", "0"]
     began = time.perf_counter()
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

@@ -1,17 +1,17 @@
 """Scan ÷ bare forward on a GPU, side by side in one run.
 
-    python bench/gpu.py                         # all four shapes, 65,536 tokens a batch
+    python bench/gpu.py                         # all four shapes, 65,536 tokens per batch
     python bench/gpu.py --shapes paper --profile
     python bench/gpu.py --shapes smollm2 --ways plain bare scan compiled_bare compiled_scan
-    python bench/gpu.py --sweep                 # how `filter_rows` best divides its work
+    python bench/gpu.py --sweep                 # which tiling of `filter_rows` is fastest
 
-Random-weight models of four shapes, bf16, t = 50, statistics on, both signs where a coefficient can be negative. Sentences
-of random length (log-normal, 25 tokens on average) are batched as a plan batches them. Measured in turns over the same
-batches, blocks of CUDA events, medians of the paired ratios:
+Random-weight models of four shapes, bf16, t = 50, with statistics, and both signs if a coefficient can be negative. Sentences
+of random length (log-normal, 25 tokens on average) are batched as a plan batches them. All ways take turns over the
+same blocks of batches, timed by CUDA events; the ratios are medians over the blocks:
 
     plain    the forward pass as transformers runs it, batches ready in pinned memory, vocabulary head not run
-    bare     the same as Keyhole runs it: its own attention over short windows, nothing read back
-    scan     the scan's own loop: batches prepared in a thread, forward, the index's kernels on a stream of their own
+    bare     the same as Keyhole runs it: with its own attention for short windows, and without reading inputs back
+    scan     the scan's own loop: batches prepared in a thread, forward, the index's kernels in a stream of their own
     inline   the same with the index's kernels in the model's stream
     topk     forward, and torch.topk of every layer merged into a running list (no statistics, one sign)
     compiled_bare, compiled_scan     bare and inline with the blocks compiled, as `keyhole scan --compile` has them
@@ -35,6 +35,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from keyhole.cells import Cells
+from keyhole.common.batching import batch_by_length
 from keyhole.kernels import index as triton_kernels
 from keyhole.models.compiled import compiled
 from keyhole.models.model import Model
@@ -126,11 +127,7 @@ class Batches:
         at = 0
         while len(self.items) < count:
             lengths = np.clip(rng.lognormal(3.0, 0.65, POOL_WINDOWS), 3, 250).astype(np.int64)
-            lengths = -np.sort(-lengths)
-            parts, done = [], 0
-            while done < len(lengths):
-                parts.append(lengths[done : done + max(1, batch_tokens // int(lengths[done] + 1))])
-                done += len(parts[-1])
+            parts = [lengths[numbers] for numbers in batch_by_length(lengths, batch_tokens)]
             for number in rng.permutation(len(parts))[: count - len(self.items)]:
                 part = parts[number]
                 tokens = rng.integers(1, VOCABULARY, int(part.sum())).astype(np.uint16)
@@ -151,7 +148,7 @@ class Batches:
 
 
 def timed(work: Callable[[], None]) -> tuple[float, float]:
-    """Milliseconds by the card's clock, and until the host had nothing more to say."""
+    """Milliseconds on the GPU, and until the host has launched everything."""
     torch.cuda.synchronize()
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     clock = time.perf_counter()
@@ -164,7 +161,7 @@ def timed(work: Callable[[], None]) -> tuple[float, float]:
 
 
 class Contest:
-    """The ways to go over the same batches, each keeping what it needs between blocks."""
+    """The ways to run the same batches. Each keeps what it needs between blocks."""
 
     def __init__(self, model: Model, batches: Batches, batch_tokens: int) -> None:
         self.model, self.batches = model, batches
@@ -209,7 +206,7 @@ class Contest:
         self.scan(numbers, "inline")
 
     def around(self, way: str) -> contextlib.AbstractContextManager[None]:
-        """What a way needs that is not timed. Blocks are compiled once; a second time finds them."""
+        """What a way needs and what is not timed. The model's blocks are compiled once, and found again the second time."""
         return compiled(self.model) if way.startswith("compiled") else contextlib.nullcontext()
 
     def compiled_bare(self, numbers: range) -> None:
@@ -219,12 +216,12 @@ class Contest:
         self.scan(numbers, "compiled_scan")
 
     def topk(self, numbers: range) -> None:
-        def sink(layer: int, x: torch.Tensor, tokens: torch.Tensor | None) -> None:
+        def sink(site: int, x: torch.Tensor, tokens: torch.Tensor | None) -> None:
             new = torch.topk(x.reshape(-1, x.shape[-1]), TOP, dim=0).values
-            if layer == len(self.best):
+            if site == len(self.best):
                 self.best.append(new)
             else:
-                self.best[layer] = torch.topk(torch.cat([self.best[layer], new]), TOP, dim=0).values
+                self.best[site] = torch.topk(torch.cat([self.best[site], new]), TOP, dim=0).values
 
         for number in numbers:
             self.model.run(self.ready[number].ids.to(DEVICE, non_blocking=True), sink)
@@ -238,7 +235,7 @@ def measure(name: str, batch_tokens: int, args: argparse.Namespace) -> None:
     before = early + args.warm
     batches = Batches(batch_tokens, before + blocks * size)
     contest = Contest(model, batches, batch_tokens)
-    # compile, grow the allocator, fill the clocks
+    # warm up: compile, grow the allocator, raise the clock rates
     contest.get_ready(range(3))
     for way in ways:
         with contest.around(way):
@@ -280,8 +277,8 @@ def measure(name: str, batch_tokens: int, args: argparse.Namespace) -> None:
     def rate(way: str, counts: list[float]) -> float:
         return median(count / ms / 1e3 for count, ms in zip(counts, times[way], strict=True))
 
-    print(f"\n{name}, {batch_tokens} tokens a batch, {blocks} blocks of {size} batches after {before}")
-    print(f"{'':14} ms a batch   ÷ bare                ÷ plain               M positions/s  M tokens/s  host ms")
+    print(f"\n{name}, {batch_tokens} tokens per batch, {blocks} blocks of {size} batches after {before}")
+    print(f"{'':14} ms / batch   ÷ bare                ÷ plain               M positions/s  M tokens/s  host ms")
     for way in ways:
         print(
             f"{way:14} {median(times[way]):10.2f}   {against(way, 'bare')}  {against(way, 'plain')} "
@@ -306,8 +303,8 @@ def over_bare(contest: Contest, numbers: range) -> str:
         return torch.cuda.max_memory_allocated()
 
     index = contest.indices["scan"]
-    held = sum(t.nbytes for part in index._parts.values() for t in vars(part).values() if isinstance(t, torch.Tensor))
-    over = peak("scan") - peak("bare") + held  # what the index holds is there in both
+    held = sum(t.nbytes for part in index.parts.values() for t in vars(part).values() if isinstance(t, torch.Tensor))
+    over = peak("scan") - peak("bare") + held  # the index is allocated in both
     return f"memory over bare {over / 1e6:.0f} MB, of which the lists {index.nbytes / 1e6:.0f} MB"
 
 
@@ -327,14 +324,14 @@ def profile(contest: Contest, ways: list[str], numbers: range) -> None:
             if event.self_device_time_total > 0 and event.device_type == torch.autograd.DeviceType.CUDA
         ]
         total = sum(row[1] for row in rows)
-        print(f"  {way}: {total / 1e3 / len(some):.2f} ms of kernels a batch")
+        print(f"  {way}: {total / 1e3 / len(some):.2f} ms of kernels per batch")
         ours = [row for row in rows if row[0] in ("filter_rows", "settle") or "emcpy" in row[0] or "emset" in row[0]]
         for key, spent, count in sorted(set(ours) | set(sorted(rows, key=lambda r: -r[1])[:8]), key=lambda r: -r[1]):
             print(f"    {spent / total:6.1%} {spent / count:9.1f} µs × {count / len(some):6.0f}  {key[:90]}")
 
 
 def sweep(args: argparse.Namespace) -> None:
-    """`filter_rows` alone on one layer, by tiling; and against the time the bytes need."""
+    """`filter_rows` alone on one layer, for each tiling, beside the time that reading the bytes takes."""
     tilings = [
         Tiling(rows, 1, block, unroll, warps, fill, registers)
         for rows, block, unroll, warps, fill, registers in [
@@ -373,24 +370,26 @@ def sweep(args: argparse.Namespace) -> None:
                     x = torch.randn(len(lengths), columns, cells, device=DEVICE, dtype=torch.bfloat16)
                     x = x if signed else x.relu_()
                     rows = index.prepare(columns, 1, lengths, batch.seen_before, batch.first_tokens)
-                    fed.append(index._given(index._sites[0].part, x, rows, None))
-                site = index._sites[0]
-                site.part.thresholds.fill_(int(np.float32(6.0).view(np.int32)))  # nothing passes: reading alone
+                    fed.append(index.given(index.sites[0].part, x, rows, None))
+                site = index.sites[0]
+                site.part.thresholds.fill_(
+                    int(np.float32(6.0).view(np.int32))
+                )  # nothing passes, so that only the reading is timed
 
                 def filter_rows(fed: list[Any] = fed, index: GpuIndex = index, site: Any = site) -> None:
                     for given in fed:
-                        index._filter_rows(site, given)
+                        index.filter_rows(site, given)
 
                 filter_rows()
                 spent = statistics.median(timed(filter_rows)[0] for _ in range(args.blocks)) / len(fed)
                 moved = sum(given.x.nbytes for given in fed) / len(fed)
-                groups = index._filter_rows(site, fed[0])
-                index._settle(site, fed[0], groups)
+                groups = index.filter_rows(site, fed[0])
+                index.settle(site, fed[0], groups)
                 site.part.thresholds.fill_(int(np.float32(6.0).view(np.int32)))
 
                 def settle(fed: list[Any] = fed, index: GpuIndex = index, site: Any = site, g: int = groups) -> None:
                     for given in fed:
-                        index._settle(site, given, g)
+                        index.settle(site, given, g)
 
                 settled = statistics.median(timed(settle)[0] for _ in range(args.blocks)) / len(fed)
                 results.append((spent, settled, moved, tiling))

@@ -1,4 +1,4 @@
-"""How fast `keyhole --help` answers, beside an empty Python.
+"""How fast `keyhole --help` answers, compared with an empty Python program.
 
 python bench/help.py
 """

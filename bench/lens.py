@@ -1,9 +1,9 @@
-"""All values of a model through the lens, beside the bare matrix product, block for block.
+"""All values of a model through the lens, compared with the matrix product alone, in the same blocks.
 
     python bench/lens.py                                              # a size for two cores
     python bench/lens.py --device cuda --cells 65536 --vocabulary 267744 --model 1024      # the paper's
 
-Both run on the same vectors and the same blocks, one after the other in turns; the ratio is of the medians. Memory is the
+Both run on the same vectors and the same blocks, in turns; the ratio is that of the medians. Memory is the
 peak beyond the weights: of the device's allocator on a GPU, of the process on a CPU.
 """
 
@@ -18,11 +18,11 @@ from collections.abc import Callable
 
 import torch
 
-from keyhole.lens import project as lens
+from keyhole.lens import project
 
 
 def bare(vectors: torch.Tensor, weight: torch.Tensor) -> None:
-    for _ in lens.blocks(vectors, weight):
+    for _ in project.blocks(vectors, weight):
         pass
 
 
@@ -50,12 +50,12 @@ def main() -> None:
     parser.add_argument("--model", type=int, default=576)
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--ranks", action="store_true", help="also the rank of one token a value, as `analyze` asks")
+    parser.add_argument("--ranks", action="store_true", help="also the rank of one token per value, as `analyze` needs")
     options = parser.parse_args()
     device = torch.device(options.device)
     torch.manual_seed(0)
     weight = torch.randn(options.vocabulary, options.model, device=device).to(getattr(torch, options.dtype))
-    weight *= 2 / options.model**0.5  # logits of a size that values have
+    weight *= 2 / options.model**0.5  # logits about as large as those of real values
     vectors = torch.randn(options.cells, options.model, device=device)
     targets = torch.randint(0, options.vocabulary, (options.cells,)) if options.ranks else None
     seconds(lambda: bare(vectors[:64], weight), device)
@@ -65,7 +65,7 @@ def main() -> None:
     times: dict[str, list[float]] = {"product": [], "lens": []}
     for _ in range(options.repeats):
         times["product"].append(seconds(lambda: bare(vectors, weight), device))
-        times["lens"].append(seconds(lambda: lens.project(vectors, weight, targets=targets), device))
+        times["lens"].append(seconds(lambda: project.project(vectors, weight, targets=targets), device))
     product, through = (statistics.median(times[name]) for name in ("product", "lens"))
     print(f"{options.cells:,} values × {options.vocabulary:,} tokens, width {options.model}, {options.dtype}, {device}")
     print(f"bare product  {product:8.3f} s   {[round(t, 3) for t in times['product']]}")

@@ -1,6 +1,6 @@
-"""Memory beyond the model and one batch: planning and scanning corpora of growing length, a tiny model, in processes.
+"""Memory that planning takes beyond the model: corpora of growing length, a tiny model, each plan in a process of its own.
 
-The index of this model is small, so what grows would be the corpus's doing. It must not: the plan lives on disk.
+It must not grow with the corpus, because the plan is on disk.
 
     python bench/memory.py
 """
@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "helpers"))
 
 
 def measure(path: str, tokens: int) -> None:

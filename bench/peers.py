@@ -1,18 +1,17 @@
 """Every cell's top-t with Keyhole, TransformerLens and nnsight: the same model, text, batches and t, on a CPU.
 
-    make bench-peers                    # or, where the two are installed: python bench/peers.py [--per prefix]
+    make bench-peers                    # or, if the two are installed: python bench/peers.py [--per prefix]
 
 Keyhole scans as it always does, statistics included. The others do what their users would write: TransformerLens
 `run_with_cache` of every `mlp.hook_post` and then `torch.topk`; nnsight a trace that reads every `down_proj.input` and
-calls `torch.topk` there. Both are spared what the question does not need (gradients, all other activations, the
-vocabulary head), both get the candidates ready made, and neither keeps statistics.
+calls `torch.topk` there. Neither computes what is not needed (gradients, all other activations, the
+vocabulary head), both are given the candidates, and neither keeps statistics.
 
-Each contender lives in a process of its own, so that it has its own peak memory, and all but one wait at any time: they
-take turns batch by batch. Next to each batch the same process runs the bare blocks on it, in alternating order, with a
-copy of the model that shares its weights and has no hook; a contender's ratio is to that. A line for the bare forward
-as its own contender shows what the ratios' noise is; the ratio of processor seconds is there for machines with other
-work on them. Nothing is loaded from the network. Times are printed after the
-results were compared, and a difference is printed as one.
+Each contender runs in a process of its own, so that it has its own peak memory. They take turns batch by batch, and only
+one works at a time. Before or after each batch, in alternating order, the same process runs the bare blocks on it, with a
+copy of the model that shares its weights and has no hook; a contender's ratio is to that time. The bare forward is also a
+contender: its ratio shows the noise. The ratio of processor seconds is for machines with other work on them. Nothing is
+loaded from the network. The results are compared before times are printed, and every difference is reported.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ CONTENDERS = {
     "nnsight": "nnsight trace + topk",
 }
 RTOL = 1e-3
-"""Float32 in another order of operations; what is no closer than this to its neighbours in a list may change places."""
+"""Relative tolerance: float32 in another order of operations. Neighbours in a list that are closer than this may swap places."""
 ATOL = 3e-5
-"""A coefficient's rounding comes from its layer's larger numbers: the smallest coefficients have it too."""
+"""Absolute tolerance: the rounding of a coefficient depends on the larger numbers of its layer."""
 
 
 # Once, before the contenders: the model, the batches, the candidates
@@ -89,7 +88,7 @@ def prepare(folder: Path, tokens: int, top: int, per: str) -> None:
 # The contenders: each gives `start` (forget everything), `run` (one batch) and `finish` (the lists)
 
 Lists = tuple[np.ndarray, np.ndarray]
-"""Coefficients and token indices, each [sides, layers, cells, top]; what is at most zero is no trigger."""
+"""Coefficients and token indices, each [sides, layers, cells, top]; a coefficient of at most zero is no trigger."""
 
 
 class Bare:
@@ -144,7 +143,7 @@ class TopK:
         self.lists: list[list[Any]] = [[None] * layers, [None] * layers]
 
     def update(self, layer: int, x: Any, rows: Any, tokens: Any) -> None:
-        """`rows` [blocks, width]: of each block, one may enter; `tokens` the same as token indices."""
+        """`rows` [blocks, width]: of each block, one may enter; `tokens`: the token index of each."""
         import torch
 
         blocks, width = rows.shape
@@ -169,7 +168,7 @@ class TopK:
 
 
 class WithTopK(abc.ABC):
-    """What the two other tools share: they hand out activations, and the lists are the user's own business."""
+    """What the two other tools share: they return activations, and the user has to keep the lists."""
 
     def __init__(self, lm: Any, about: dict[str, Any], folder: Path) -> None:
         self.layers, self.top = about["layers"], about["config"]["top"]
@@ -198,7 +197,7 @@ class TransformerLens(WithTopK):
         self.names = [f"blocks.{layer}.mlp.hook_post" for layer in range(self.layers)]
 
     def run(self, number: int, batch: dict[str, Any]) -> None:
-        # it has no way to leave the head out, but hands this on to transformers: logits of the last column only
+        # it cannot leave out the head, but passes this option on to transformers: logits of the last column only
         _, cache = self.bridge.run_with_cache(batch["ids"], names_filter=self.names, return_type=None, logits_to_keep=1)
         for layer, name in enumerate(self.names):
             self.best.update(layer, cache[name], batch["rows"], batch["tokens"])
@@ -226,9 +225,9 @@ KINDS: dict[str, Callable[..., Any]] = {
 
 
 def contend(name: str, folder: Path) -> None:
-    """In a process of its own: do as the lines on standard input say, answer each with a line of JSON."""
+    """Runs in a process of its own: executes the lines on standard input, and answers each with a line of JSON."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # what a library prints must not be taken for an answer
 
     def answer(**values: Any) -> None:
         print(json.dumps(values), file=answers, flush=True)
@@ -287,7 +286,7 @@ class Contender:
         self.name = name
         self.error: str | None = None
         self.times: dict[tuple[str, int], list[float]] = {}
-        """seconds of "own" or "bare" for each batch (or, at -1, the end), one a round"""
+        """seconds of "own" or "bare" for each batch (or, at -1, the end), one per round"""
         self.peak = 0.0
         # an idle contender must not spin while another one is measured
         environment = {"OMP_WAIT_POLICY": "passive", **os.environ, "HF_HUB_OFFLINE": "1", "WANDB_MODE": "disabled"}
@@ -310,7 +309,7 @@ class Contender:
             self.process.stdin.write(f"{order} {number}\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            pass  # the missing answer says it
+            pass  # the answer will be missing, which is reported
         self.answer(number)
 
     def answer(self, number: int = 0) -> None:
@@ -328,7 +327,7 @@ class Contender:
         self.error = f"its process ended with status {self.process.wait()}{': ' + said[-1] if said else ''}"
 
     def seconds(self, what: str) -> float:
-        """All batches, each in its fastest round: what else the machine did is in the slower ones."""
+        """The sum over all batches of the fastest round: other work on the machine makes rounds slower."""
         return sum(min(times) for (which, _), times in self.times.items() if which == what)
 
     def close(self) -> None:
@@ -337,15 +336,15 @@ class Contender:
 
 
 def compare(found: Lists, expected: Lists, windows: np.ndarray | None) -> tuple[bool, str]:
-    """Whether two contenders' lists say the same, and in words. With `windows`, places are compared by window: of one
-    sentence's prefixes two may be closer than rounding, and either is its best."""
+    """Whether the lists of two contenders agree, and a description of it. With `windows`, triggers are compared by window: two
+    prefixes of a sentence may differ by less than rounding, so that either may be its best."""
     (got, got_tokens), (want, want_tokens) = found, expected
     if got.shape != want.shape:
         return False, f"lists of {got.shape} instead of {want.shape}"
     got, want = np.nan_to_num(got).clip(min=0), np.nan_to_num(want).clip(min=0)
     off = np.abs(got - want) / np.maximum(np.abs(want), 1e-6)
     wrong = int((np.abs(got - want) > RTOL * np.abs(want) + ATOL).sum())
-    # a place is clear where both its neighbours are further away than rounding could carry them
+    # a slot is clear if both neighbours differ from it by more than rounding
     gap = -np.diff(want, axis=-1) > 4 * RTOL * want[..., :-1] + 2 * ATOL
     clear = np.zeros(want.shape, bool)
     clear[..., 0] = gap[..., 0]
@@ -390,7 +389,7 @@ def main() -> None:
         folder = Path(name) / "x.partial"
         subprocess.run([sys.executable, __file__, "--prepare", str(folder), *sys.argv[1:]], check=True)
         about = json.loads((folder / "about.json").read_text())
-        rule = {"prefix": "every prefix a candidate", "sentence": "one trigger a sentence"}[options.per]
+        rule = {"prefix": "every prefix a candidate", "sentence": "one trigger per sentence"}[options.per]
         print(
             f"SmolLM2-135M, {about['summary']['tokens']:,} tokens in {about['batches']} batches, t = {options.top}, "
             f"both signs, {rule}, float32, {options.rounds} rounds\n{about['machine']}\n{versions()}\n"

@@ -1,11 +1,10 @@
 """What a scan costs over the bare forward pass, on a CPU, with SmolLM2 over the State of the Union.
 
-Two processes take every batch in turn: one that only runs the model's blocks, as torch runs them, and one that scans. The
-second also runs the blocks alone (a scan has the C library keep freed memory, which speeds up the forward pass itself:
-`same setting` is the bare pass with that), Keyhole with every prefix, and the blocks with `torch.topk` per layer. With
---repeats, the least of a batch's times counts, for a neighbour on the machine only ever adds. Planning and writing the run
-are timed too and counted on Keyhole's side. The ratio so far is printed on the way: the longer the corpus, the fewer
-prefixes enter a list.
+Two processes run every batch in turn: one only runs the model's blocks, as torch runs them, and one scans. The second one
+also runs the blocks alone (`same setting`: a scan makes the C library keep freed memory, which makes the forward pass itself
+faster), Keyhole with every prefix, and the blocks with `torch.topk` per layer. With --repeats, the smallest of a batch's
+times counts, because other work on the machine only adds time. Planning and writing the run are timed too, and count as
+Keyhole's time. The ratio so far is printed after each batch: the longer the corpus, the fewer prefixes enter a list.
 
     python bench/scan.py [--tokens 40000] [--top 25] [--repeats 1] [--scan-only]
 """
@@ -57,7 +56,7 @@ class TopKPerLayer:
 
 
 class Contenders:
-    """One process: the model, the plan, and whoever takes a batch."""
+    """What one process measures: the model, the plan, and a method per way to run a batch."""
 
     def __init__(self, folder: Path, top: int, repeats: int) -> None:
         self.model = demo_model()
@@ -82,7 +81,7 @@ class Contenders:
             self.scans[per] = [
                 scan_batches(self.model, self.plan, index, config, range(len(self.plan))) for index in self.indexes[per]
             ]
-        return timed(lambda: next(self.scans[per][turn], None))  # behind the last batch: what still waits to be merged
+        return timed(lambda: next(self.scans[per][turn], None))  # after the last batch: merge what is pending
 
     def prefix(self, number: int, turn: int) -> float:
         return self.sentence(number, turn, "prefix")
@@ -101,13 +100,9 @@ class Contenders:
         return timed(lambda: self.model.run(batch.ids, lambda site, x, tokens: lists.update(site, x, picked)))
 
     def files(self, number: int, turn: int) -> float:
-        """Write the run; where `torch.topk` found lists too, they must be the same."""
+        """Write the run. If `torch.topk` found lists too, they must be the same."""
         partial = Partial(self.folder / "x")
-        seconds = timed(
-            lambda: save_results(
-                self.indexes["sentence"][0].state(), self.plan.unit_offsets, partial, self.model.layers
-            )
-        )
+        seconds = timed(lambda: save_results(self.indexes["sentence"][0].state(), self.plan.unit_offsets, partial))
         if "prefix" in self.indexes:
             save_results(self.indexes["prefix"][0].state(), self.plan.unit_offsets, partial)
             found = np.nan_to_num(np.load(partial.path / "coefficients.npy"))
@@ -119,7 +114,7 @@ class Contenders:
 
 
 def serve(folder: Path, top: int, repeats: int) -> None:
-    """A process's end of it: a name, a batch and a turn in, seconds out."""
+    """Runs in a process: reads a name, a batch and a turn per line, and answers with seconds."""
     contenders = Contenders(folder, top, repeats)
     for line in sys.stdin:
         name, number, turn = json.loads(line)

@@ -1,11 +1,11 @@
-"""All of section 5, beside what it cannot do without: the forward passes and the vocabulary projections.
+"""All of section 5, compared with its least possible work: the forward passes and the vocabulary projections.
 
     python bench/section5.py MODEL [--device cuda]
     python bench/section5.py paper --samples 2048 --batch-tokens 16384     # on a GPU: the paper's shape, random weights, bf16
 
-The floor is the same batches through the model, and the same rows times the unembedding, nothing read off: r, y and o of
-every layer in the model's precision, as its head has them, and y once more in float32, as the lens has it. Both run in
-turns; the ratio is of the medians.
+The floor is the same batches through the model, and the same number of rows times the unembedding, whose result is not used:
+r, y and o of every layer in the model's precision, as its head computes them, and y once more in float32, as the lens does.
+Both run in turns; the ratio is that of the medians.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import keyhole
 from keyhole.analyses import section5
 from keyhole.analyses.heldout import Prefixes
 from keyhole.common.batching import batch_by_length
-from keyhole.lens import project as lens
+from keyhole.lens import project
 from keyhole.lens.head import Head
 from keyhole.models.model import Model
 
@@ -34,7 +34,7 @@ from keyhole.models.model import Model
 def floor(head: Head, prefixes: Prefixes, batch_tokens: int) -> None:
     model = head.model
     width = head.weight.shape[1]
-    step = head.at_once
+    step = head.rows_at_once
     for rows in batch_by_length([len(ids) for ids in prefixes.ids], batch_tokens):
         batch = model.batch([prefixes.ids[row] for row in rows])
         model.forward(batch.ids)
@@ -42,7 +42,7 @@ def floor(head: Head, prefixes: Prefixes, batch_tokens: int) -> None:
         for _ in range(3):
             for at in range(0, len(vectors), step):
                 vectors[at : at + step] @ head.weight.T
-        for _ in lens.blocks(vectors, head.weight):
+        for _ in project.blocks(vectors, head.weight):
             pass
     if model.device.type == "cuda":
         torch.cuda.synchronize()

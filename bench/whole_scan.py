@@ -2,8 +2,8 @@
 
     python bench/whole_scan.py MODEL_FOLDER TEXT... [--top 50] [--unit line] [--device cuda] [--runs 2]
 
-Where MODEL_FOLDER holds a configuration and a tokenizer but no weights, random ones of that configuration are written to a
-temporary folder first: the same shape, hence the same work. The first run also compiles the kernels.
+If MODEL_FOLDER holds a configuration and a tokenizer but no weights, a model of that configuration with random weights is
+written to a temporary folder first: the same shape, so the same work. The first run also compiles the kernels.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ hypothesis.settings.load_profile("keyhole")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In several processes: the files that take longest first, so that no process works on one while the others wait."""
+    """With several processes, start the slowest files first, so that no process is left with one while the others are idle."""
     if not hasattr(config, "workerinput"):
         return
     seconds: Counter[Path] = Counter()
@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def wiki16() -> Path:
-    """A real 16-layer ReLU model, where the machine has it."""
+    """A real 16-layer ReLU model, if the machine has it."""
     folder = SHARED / "models" / "wiki16"
     if not folder.is_dir():
         pytest.skip("the shared model wiki16 is not on this machine")
@@ -47,7 +47,7 @@ def wiki16() -> Path:
 
 @pytest.fixture
 def no_numpy_noise() -> Iterator[None]:
-    """Triton's interpreter computes what a mask throws away, too."""
+    """Triton's interpreter also computes what a mask discards, and numpy warns of it."""
     with np.errstate(all="ignore"):
         yield
 

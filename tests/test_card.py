@@ -13,7 +13,7 @@ from families import save, tiny
 import keyhole
 from keyhole.models.intervene import Edit
 from keyhole.scanning.verify import verify
-from keyhole.store import layout as store
+from keyhole.store import layout
 from keyhole.uses import prompt
 
 CARD = os.environ.get("KEYHOLE_TEST_CARD", "cuda")  # another device only tries the tests themselves
@@ -110,7 +110,7 @@ def test_every_table_and_shade(folder: str, text: Path, tmp_path: Path) -> None:
             for column, value in one.items():
                 if isinstance(value, float) and np.isfinite(value):
                     assert other[column] == pytest.approx(value, rel=0.05, abs=0.05), (name, column)
-    shades = [store.load_array(run.path, "shading").astype(int) for run in found]
+    shades = [layout.load_array(run.path, "shading").astype(int) for run in found]
     assert abs(shades[0] - shades[1]).max() <= 1
 
 

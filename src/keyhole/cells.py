@@ -127,11 +127,6 @@ class Cells:
         """An array [cells, …] as one view per layer."""
         return [array[self.span(layer)] for layer in range(len(self.layers))]
 
-    @cached_property
-    def layer_of(self) -> npt.NDArray[np.int32]:
-        """[cells] the layer of every place."""
-        return np.repeat(np.arange(len(self.layers), dtype=np.int32), np.diff(self.offsets))
-
     # Places
 
     def has(self, layer: int, index: int) -> bool:
@@ -155,11 +150,6 @@ class Cells:
             raise UsageError(f"There is no cell at place {place}: the model has {len(self):,} cells.")
         layer = int(np.searchsorted(self.offsets, place, side="right")) - 1
         return layer, place - int(self.offsets[layer])
-
-    def split_all(self, places: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """`split` of many places."""
-        layers = np.searchsorted(self.offsets, places, side="right") - 1
-        return layers, places - self.offsets[layers]
 
     # Addresses
 

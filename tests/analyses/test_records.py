@@ -24,8 +24,7 @@ from keyhole.analyses.measured import Measured, missing
 from keyhole.analyses.record import NEEDS, Analysis, Column, Found
 from keyhole.cli import app
 from keyhole.errors import RunDamaged, UsageError
-from keyhole.store import layout as store
-from keyhole.store import tables
+from keyhole.store import layout, tables
 from keyhole.views.report import write as report
 from keyhole.web.contract import Explorer
 
@@ -243,7 +242,7 @@ def test_facts_that_were_not_declared_are_not_written(run: keyhole.Run) -> None:
     for facts in ({"weather": 1}, {**SAMPLE, "weather": 1}, {"seed": 1}):
         with pytest.raises(ValueError, match="its record declares"):
             fill(run.path, "refinement", [], facts)
-    assert not store.has_tables(run.path)
+    assert not layout.has_tables(run.path)
 
 
 @pytest.mark.parametrize(
@@ -292,10 +291,10 @@ def test_a_database_that_does_not_describe_its_tables_is_refused(run: keyhole.Ru
 
 def rebuild(run: keyhole.Run, statements: str) -> None:
     """Change the database as its author can, and list it as whole."""
-    file = store.tables_file(run.path)
+    file = layout.tables_file(run.path)
     with duckdb.connect(str(file)) as db:
         db.execute(statements)
-    store.save_group(run.path, "tables", {}, [file.name])
+    layout.save_group(run.path, "tables", {}, [file.name])
 
 
 def test_rows_and_facts_are_one_value() -> None:

@@ -1,4 +1,4 @@
-"""Shades and histograms against one forward a unit, window by window."""
+"""Shades and histograms against one forward pass per unit, window by window."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from keyhole.analyses.measured import filled
 from keyhole.analyses.targets import held_out_units
 from keyhole.errors import UsageError
 from keyhole.models.model import Model
-from keyhole.store import layout as store
-from keyhole.store import shading, tables
+from keyhole.store import layout, shading, tables
 
 
 @pytest.fixture
@@ -152,11 +151,11 @@ def test_a_sample_is_about_as_large_as_asked_and_the_same_again(corpus: Path, mo
     first, again = windows.sample(200, 5), windows.sample(200, 5)
     assert first.tolist() == again.tolist() != windows.sample(200, 6).tolist()
     assert not set(windows.units[first].tolist()) & set(held_out_units(run).tolist())
-    for name in store.SHADING:
-        kept = store.load_array(run.path, name).copy()
-        store.drop_shading(run.path)
+    for name in layout.SHADING:
+        kept = layout.load_array(run.path, name).copy()
+        layout.drop_shading(run.path)
         filling.fill(run, model, seed=5)
-        assert np.array_equal(kept, store.load_array(run.path, name))
+        assert np.array_equal(kept, layout.load_array(run.path, name))
 
 
 def test_what_is_there_is_not_made_again(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:

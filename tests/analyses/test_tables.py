@@ -95,7 +95,7 @@ def test_every_table_equals_the_papers_definition(family: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2"])
-def test_mutation_equals_one_forward_a_trigger(family: str, tmp_path: Path) -> None:
+def test_mutation_equals_one_forward_per_trigger(family: str, tmp_path: Path) -> None:
     model = tiny(family)
     run = scanned(model, tmp_path)
     rows, facts = mutation.rows(run, model, cells=6, seed=3)

@@ -1,4 +1,4 @@
-"""Every verdict comes out each way, on rows made to that end."""
+"""Every verdict with every outcome, each on rows that are made for it."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_agreement(rate: list[float], permuted: float, rises: str, above: str) -
     other = rows(target="last", lens="raw", n=1500, rate=0.9, permuted=0.0, unigram=0.0)
     found = judged("agreement", [*table, *other])
     assert (outcome(found), outcome(found, 1)) == (rises, above)
-    assert "values dealt out anew" in found[1].evidence
+    assert "shuffled values" in found[1].evidence
 
 
 def test_agreement_reads_the_papers_lens_where_there_are_two() -> None:

@@ -90,7 +90,7 @@ def test_settings_of_the_wrong_kind(name: str, value: object, folder: Path, recw
 @pytest.mark.parametrize("family", ["llama", "gpt2", "opt", "gpt_neox", "bloom"])
 @pytest.mark.parametrize("prefixed", [True, False])
 def test_fewer_layers_than_the_weights_have(family: str, prefixed: bool, tmp_path: Path) -> None:
-    """Also where the checkpoint is that of the blocks alone, without the name of what holds them."""
+    """Also if the checkpoint holds the blocks alone, and its names lack the prefix of the whole model."""
     model = tiny(family)
     folder = Path(save(model, tmp_path / "model"))
     if not prefixed:
@@ -195,7 +195,7 @@ def test_an_index_that_leads_elsewhere(name: str, sharded: Path) -> None:
     (sharded.parent / "outside.safetensors").write_bytes(shard.read_bytes())
     there["weight_map"] = {key: name if file == shard.name else file for key, file in there["weight_map"].items()}
     index.write_text(json.dumps(there))
-    refused(sharded, "index of weights names .*outside.safetensors', which is not beside it")
+    refused(sharded, "index of weights names .*outside.safetensors', which is not in the same folder")
 
 
 def test_folders_without_weights(folder: Path, tmp_path: Path) -> None:

@@ -14,8 +14,7 @@ from stopping import stop_after
 
 import keyhole
 from keyhole.errors import Interrupted, KeyholeError, RunDamaged
-from keyhole.store import annotations, shading, unfinished
-from keyhole.store import layout as store
+from keyhole.store import annotations, layout, shading, unfinished
 from keyhole.store.values import Values
 from keyhole.views import terminal as show
 from keyhole.views.report import write as report
@@ -123,7 +122,7 @@ def test_a_damaged_file_of_a_run_is_noticed_or_harmless(analyzed: Path, tmp_path
 @pytest.mark.slow(seconds=4)
 def test_a_damaged_analysis_is_made_again(analyzed: Path, tmp_path: Path) -> None:
     right = look(analyzed)
-    listed = [name for group in store.analyses(analyzed).values() for name in list(group["files"])[::4]]
+    listed = [name for group in layout.analyses(analyzed).values() for name in list(group["files"])[::4]]
     for name in [*listed, "analyses.json"]:
         path = shutil.copytree(analyzed, tmp_path / "run")
         damaged(path, name, "zeroed page")
@@ -137,7 +136,7 @@ def test_a_damaged_analysis_is_made_again(analyzed: Path, tmp_path: Path) -> Non
 def test_a_large_run_is_checked_by_size_and_by_verify(
     analyzed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "CHECK_ON_OPEN", 10)
+    monkeypatch.setattr(layout, "CHECK_ON_OPEN", 10)
     for name in ("positions.npy", "values_raw_top_tokens.npy", "tables.duckdb"):
         path = shutil.copytree(analyzed, tmp_path / "run")
         damaged(path, name, "last byte")

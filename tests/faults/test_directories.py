@@ -12,8 +12,7 @@ from families import save, tiny
 
 import keyhole
 from keyhole.errors import RunError, RunExists, UsageError
-from keyhole.store import layout as store
-from keyhole.store import unfinished
+from keyhole.store import layout, unfinished
 from keyhole.views.report import write as report
 
 OPTIONS: dict[str, Any] = {"top": 3, "unit": "line", "batch_tokens": 60}
@@ -296,24 +295,24 @@ def test_an_analysis_never_lands_in_the_run_that_took_the_place(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = scan(text, tmp_path / "run")
-    real = store.lock
+    real = layout.lock
 
     def replaced_meanwhile(path: Path) -> Any:
-        monkeypatch.setattr(store, "lock", real)
+        monkeypatch.setattr(layout, "lock", real)
         scan(text, tmp_path / "run", force=True, per="prefix")
         return real(path)
 
-    monkeypatch.setattr(store, "lock", replaced_meanwhile)
+    monkeypatch.setattr(layout, "lock", replaced_meanwhile)
     with pytest.raises(RunError, match="Another run is at"):
         keyhole.analyze(run, model=tiny("llama"), only=["activity"])
-    assert not store.has_tables(tmp_path / "run")
+    assert not layout.has_tables(tmp_path / "run")
     with pytest.raises(RunError, match="Another run is at"):
         run.units  # noqa: B018 - not loaded before it was replaced
 
 
 def test_two_analyses_of_one_run_are_refused(text: Path, tmp_path: Path) -> None:
     run = scan(text, tmp_path / "run")
-    with store.locked(run.path), pytest.raises(RunExists, match="Another process is writing"):
+    with layout.locked(run.path), pytest.raises(RunExists, match="Another process is writing"):
         keyhole.analyze(run.path, model=tiny("llama"), only=["activity"])
     keyhole.analyze(run.path, model=tiny("llama"), only=["activity"])
     assert not (run.path / "lock").exists()

@@ -1,4 +1,4 @@
-"""A database that someone hands you, that another program holds, or that is none."""
+"""A database that someone hands you, that another program holds, or that is no database."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from typer.testing import CliRunner
 import keyhole
 from keyhole.cli import app
 from keyhole.errors import KeyholeError, RunDamaged, RunError, UsageError
-from keyhole.store import layout as store
-from keyhole.store import tables
+from keyhole.store import layout, tables
 from keyhole.views.report import write as report
 
 OPTIONS: dict[str, Any] = {"top": 3, "unit": "line", "batch_tokens": 60}
@@ -31,11 +30,11 @@ def run(text: Path, tmp_path: Path) -> keyhole.Run:
 
 def rebuild(run: keyhole.Run, *statements: str) -> None:
     """Change the database as its author can, and list it as whole."""
-    file = store.tables_file(run.path)
+    file = layout.tables_file(run.path)
     with duckdb.connect(str(file)) as db:
         for statement in statements:
             db.execute(statement)
-    store.save_group(run.path, "tables", {}, [file.name])
+    layout.save_group(run.path, "tables", {}, [file.name])
 
 
 @pytest.fixture
@@ -101,8 +100,8 @@ def commands(run: keyhole.Run) -> list[list[str]]:
 
 @pytest.mark.parametrize("content", [b"", b"garbage" * 1000, b"\0" * 50_000])
 def test_a_file_that_is_no_database(run: keyhole.Run, content: bytes) -> None:
-    store.tables_file(run.path).write_bytes(content)
-    store.save_group(run.path, "tables", {}, ["tables.duckdb"])
+    layout.tables_file(run.path).write_bytes(content)
+    layout.save_group(run.path, "tables", {}, ["tables.duckdb"])
     for command in commands(run):
         done = CliRunner().invoke(app, command)
         assert isinstance(done.exception, RunDamaged), command
@@ -140,12 +139,12 @@ def test_a_path_that_is_no_text(text: Path, tmp_path: Path) -> None:
 
 
 def test_a_damaged_block_is_damage_and_no_lock(run: keyhole.Run) -> None:
-    file = store.tables_file(run.path)
+    file = layout.tables_file(run.path)
     content = bytearray(file.read_bytes())
     for at in range(12_288, len(content), 4096):  # after the three headers
         content[at : at + 64] = b"\7" * len(content[at : at + 64])
     file.write_bytes(content)
-    store.save_group(run.path, "tables", {}, [file.name])
+    layout.save_group(run.path, "tables", {}, [file.name])
     with pytest.raises(RunDamaged, match="keyhole analyze|analyze it again"):
         run.table("activity")
 
@@ -153,7 +152,7 @@ def test_a_damaged_block_is_damage_and_no_lock(run: keyhole.Run) -> None:
 def test_another_program_that_holds_the_database(run: keyhole.Run) -> None:
     code = (
         "import duckdb, sys\n"
-        f"db = duckdb.connect({str(store.tables_file(run.path))!r})\n"
+        f"db = duckdb.connect({str(layout.tables_file(run.path))!r})\n"
         "print('held', flush=True); sys.stdin.readline()"
     )
     with subprocess.Popen(

@@ -15,7 +15,7 @@ from power import MODES, Disk, lay_out
 import keyhole
 from keyhole.errors import RunError
 from keyhole.scanning import shard
-from keyhole.store import layout as store
+from keyhole.store import layout
 from keyhole.store.values import Values, available
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc to see what a flush wrote")
@@ -108,7 +108,7 @@ def test_a_first_analysis_cut_anywhere_leaves_no_damage(
     for _, image in states:
         lay_out(image, tmp_path / "after")
         opened = keyhole.open(tmp_path / "after" / "run")  # never damaged
-        if store.has_tables(opened.path):
+        if layout.has_tables(opened.path):
             assert opened.table("activity") == after
             filled += 1
         else:

@@ -14,8 +14,7 @@ from families import save, tiny
 
 import keyhole
 from keyhole.errors import Interrupted, RunError, RunExists, UsageError
-from keyhole.store import layout as store
-from keyhole.store import unfinished
+from keyhole.store import layout, unfinished
 
 OPTIONS: dict[str, Any] = {"top": 3, "unit": "line", "batch_tokens": 60}
 
@@ -92,8 +91,8 @@ def test_an_interrupted_merge_says_what_to_do(text: Path, tmp_path: Path, monkey
     parts = [scan(text, tmp_path / f"part{i}", shard=f"{i}/2").path for i in (1, 2)]
     script = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1] / 'helpers')!r})\n"
-        "import os, keyhole; from keyhole.scanning import merge as merging\n"
-        "merging.save_results = lambda *a: os._exit(9)\n"
+        "import os, keyhole; from keyhole.scanning import merge\n"
+        "merge.save_results = lambda *a: os._exit(9)\n"
         f"keyhole.merge({str(tmp_path / 'all')!r}, {[str(part) for part in parts]!r})"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 9
@@ -147,7 +146,7 @@ def test_many_shards_are_merged_with_few_open_files(text: Path, tmp_path: Path) 
 def test_a_scan_that_waits_for_an_analysis_is_kept(text: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     scan(text, out)
-    with store.locked(out), pytest.raises(RunExists, match="new run is finished, and kept in .*run.partial.*--resume"):
+    with layout.locked(out), pytest.raises(RunExists, match="new run is finished, and kept in .*run.partial.*--resume"):
         scan(text, out, force=True, top=2)
     assert keyhole.open(out).top == 3
     assert scan(text, out, resume=True, top=2).top == 2
@@ -174,7 +173,7 @@ def test_a_merge_checks_the_content_of_large_shards(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = [scan(text, tmp_path / f"part{i}", shard=f"{i}/2").path for i in (1, 2)]
-    monkeypatch.setattr(store, "CHECK_ON_OPEN", 10)
+    monkeypatch.setattr(layout, "CHECK_ON_OPEN", 10)
     file = parts[1] / "sums.npy"
     file.write_bytes(file.read_bytes()[:-1] + b"\7")
     with pytest.raises(RunError, match="content of sums.npy changed"):

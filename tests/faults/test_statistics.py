@@ -27,7 +27,7 @@ CHAIN = 65
 
 
 def index_of(values: np.ndarray, rows: int = 16) -> CpuIndex:
-    """Values [prefixes, cells] through the index, 128 prefixes a row."""
+    """Values [prefixes, cells] through the index, 128 prefixes per row."""
     index = CpuIndex(Cells.of_widths([values.shape[1]]), 3, signed=True)
     for begin in range(0, len(values), rows * 128):
         part = values[begin : begin + rows * 128].reshape(-1, 128, values.shape[1])
@@ -48,7 +48,7 @@ def bounds(values: np.ndarray, chain: int = CHAIN) -> tuple[np.ndarray, np.ndarr
 
 
 def adversarial(n: int = 8192) -> np.ndarray:
-    """Cells whose mean is large beside their deviation, or whose rounding always goes one way, or which are tiny."""
+    """Cells whose mean is large compared with their deviation, or whose rounding always goes one way, or which are tiny."""
     rng = np.random.default_rng(0)
     cells = []
     for mean in (0.1, 1 / 3, 1.0, 999.7, 3e4, 1e6):

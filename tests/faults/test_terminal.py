@@ -221,7 +221,7 @@ def test_any_field_of_the_manifest(field: str, forged: Path, monkeypatch: pytest
 
 @pytest.mark.slow(seconds=2)
 def test_scan_analyze_verify_merge_and_export(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that draw progress bars: moving the cursor is theirs, anything else is nobody's."""
+    """The commands that draw progress bars: they may move the cursor, and write no other control sequence."""
     model, text = (next(p for p in place.iterdir() if p.name.startswith(start)) for start in ("mo", "te"))
     part = tmp_path / "part[x]:smile:\x1b[31m"
     whole = tmp_path / "whole[x]\u202e"

@@ -205,7 +205,7 @@ def test_a_configuration_that_names_its_weights(folder: Path) -> None:
     loaded = keyhole.load(folder)
     torch.testing.assert_close(loaded.coefficients("The cat"), tiny("llama").coefficients("The cat"))
     configure(folder / "config.json", transformers_weights="../model/own.safetensors")
-    with pytest.raises(ModelError, match="which is not beside it"):
+    with pytest.raises(ModelError, match="which is not in the same folder"):
         keyhole.load(folder)
 
 
@@ -231,7 +231,7 @@ def test_a_hub_id_is_looked_at_the_same_way(folder: Path, monkeypatch: pytest.Mo
     with pytest.raises(UnsafeCheckpoint, match="owner/name holds its weights as a pickle"):
         checkpoints._inspect_hub("owner/name", None)
     index.write_text(json.dumps({"weight_map": {"x": "../x.safetensors"}}))
-    with pytest.raises(ModelError, match="not beside it"):
+    with pytest.raises(ModelError, match="not in the same folder"):
         checkpoints._inspect_hub("owner/name", None)
     (folder / "adapter_config.json").write_text("{}")
     with pytest.raises(ModelError, match="is an adapter"):

@@ -1,4 +1,4 @@
-"""A disk of which it is known what a power cut would leave.
+"""A simulated disk that knows what a power cut would leave.
 
 A file's content is safe from the moment it is flushed, a name from the moment its folder is. What was not flushed may be
 there or not, and a file whose name is safe may be empty or full of zeros: so a journalling file system leaves it.

@@ -1,4 +1,4 @@
-"""A corpus whose tokens are routed to experts, its batches, and by plain loops what an index must make of them."""
+"""A corpus whose tokens are routed to experts, its batches, and the state an index must have after them, by plain loops."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ JUNK = 1e4
 
 
 def an_index(kind: str, top: int, *, tiling: Any = None, **options: Any) -> Index:
-    """An index of a kind. That of the kernels has few slots, so that some cells get more survivors than slots."""
+    """An index of the kind asked for. That of the kernels has few slots, so that some cells have more survivors than slots."""
     if kind == "cpu":
         return CpuIndex(CELLS, top, **options)
     from triton_here import DEVICE

@@ -46,7 +46,7 @@ def test_units_of_plain_text(tmp_path: Path) -> None:
 
 
 def test_wide_spaces_in_sentences(tmp_path: Path) -> None:
-    """Between an initial and a full stop they bring the sentence splitter down."""
+    """Between an initial and a full stop they make the sentence splitter fail."""
     lines = [
         f"The dual V{space}. It was J.{space}R.{space}Tolkien{space}{space}. So{space}did I."
         for space in "\xa0\u2009\u3000"
@@ -413,7 +413,7 @@ def prose(words: int, seed: int = 0) -> str:
 def test_a_long_line_falls_into_the_sentences_of_the_whole(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stretches are cut within a sentence, and no sentence shows it, as long as one fits in a stretch."""
+    """A stretch may end inside a sentence. The sentences are the same, as long as each fits in a stretch."""
     path = tmp_path / "a.txt"
     path.write_text(prose(400, seed), encoding="utf-8")
     whole = list(units([path], "sentence"))

@@ -25,7 +25,7 @@ def qkv(rows: int, heads: int, shared: int, columns: int, width: int, dtype: tor
 
 
 def exact(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None) -> torch.Tensor:
-    """Softmax of the scores, column by column, of all columns up to it."""
+    """Softmax of the scores of each column with all columns up to it, column by column."""
     q, k, v = (x.double().cpu() for x in (q, k, v))
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     scores = q @ k.transpose(2, 3) * (scale or q.shape[3] ** -0.5)

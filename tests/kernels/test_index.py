@@ -20,7 +20,7 @@ from keyhole.kernels.available import has_triton
 from keyhole.kernels.index import PARTIALS, filter_rows_plain, settle_plain
 from keyhole.kernels.order import UNFILLED, brute_force, pack, unpack
 from keyhole.kernels.sums import FRACTION_BITS
-from keyhole.models import patches as quiet
+from keyhole.models import patches
 from keyhole.models.model import Model
 from keyhole.scanning import runner
 from keyhole.scanning.contract import make_index
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("no_numpy_noise")
 
 
 class Case:
-    """A batch with everything that makes it delicate, on the card or not."""
+    """A batch with every special case, on a GPU or in the interpreter."""
 
     def __init__(
         self, seed: int, dtype: torch.dtype, *, signed: bool, rows: int = 5, longest: int = 6, cells: int = 6
@@ -66,7 +66,7 @@ class Case:
 
     def given(self, index: GpuIndex) -> _Given:
         """The batch as the kernels of a site take it."""
-        return index._given(index._sites[1].part, self.x.to(DEVICE), self.table(index), None)
+        return index.given(index.sites[1].part, self.x.to(DEVICE), self.table(index), None)
 
     @property
     def candidates(self) -> int:
@@ -107,13 +107,13 @@ def compare_filter_rows(
     case: Case, *, signed: bool, per: str, tiling: Tiling | None, seed: int, slots: int = 4, top: int = 3
 ) -> None:
     index = an_index(case, top, signed=signed, per=per, tiling=tiling, slots=slots)
-    sides, cells, site = 2 if signed else 1, case.x.shape[2], index._sites[1]
+    sides, cells, site = 2 if signed else 1, case.x.shape[2], index.sites[1]
     part, span = site.part, index.cells.span(1)
     thresholds = thresholds_from(np.random.default_rng(seed), sides, cells).view(np.int32)
     part.thresholds[:, span] = torch.from_numpy(thresholds).to(DEVICE)
     part.pending.fill_(-7)
     given = case.given(index)
-    groups = index._filter_rows(site, given)
+    groups = index.filter_rows(site, given)
     last = np.full((sides, cells), UNFILLED)
     table = given.table.cpu().numpy()
     survivors, statistics = filter_rows_plain(case.x, table, thresholds, last, prefix=per == "prefix")
@@ -150,14 +150,14 @@ def test_ties_with_the_threshold_survive_only_if_they_stand_earlier() -> None:
     case = Case(7, torch.bfloat16, signed=True, rows=9)
     case.x.fill_(-0.25)
     index = an_index(case, 3, signed=True, per="sentence", tiling=SMALL if not CUDA else None, slots=16)
-    part, span, given = index._sites[1].part, index.cells.span(1), case.given(index)
+    part, span, given = index.sites[1].part, index.cells.span(1), case.given(index)
     table = given.table.cpu().numpy()
     starts = np.sort(table[2] + table[0])
     keys = pack(np.full(3, 0.25, np.float32), starts[:3])  # the three earliest are in already
     keys[2] = pack(np.float32([0.25]), starts[4:5] - 1)[0]  # and one between the fourth and the fifth
     part.keys[1, span] = torch.from_numpy(keys).to(DEVICE)
     part.thresholds[1, span] = int(np.float32(0.25).view(np.int32))
-    index._filter_rows(index._sites[1], given)
+    index.filter_rows(index.sites[1], given)
     counts = part.counts.view(2, -1)
     assert (counts[1] == 4).all()
     assert (counts[0] == 0).all()
@@ -166,7 +166,7 @@ def test_ties_with_the_threshold_survive_only_if_they_stand_earlier() -> None:
 def compare_settle(case: Case, seed: int, *, per: str, grouped: bool, top: int = 3, slots: int = 4) -> None:
     rng = np.random.default_rng(seed)
     index = an_index(case, top, signed=True, per=per, tiling=SMALL if not CUDA else None, grouped=grouped, slots=slots)
-    sides, cells, site = 2, case.x.shape[2], index._sites[1]
+    sides, cells, site = 2, case.x.shape[2], index.sites[1]
     part, span = site.part, index.cells.span(1)
     # lists with something in them, from tokens of other units, and full ones
     before = np.full((sides, cells, top), UNFILLED)
@@ -191,7 +191,7 @@ def compare_settle(case: Case, seed: int, *, per: str, grouped: bool, top: int =
     )
     thresholds = part.thresholds[:, span].cpu().numpy().copy()
     given = case.given(index)
-    index._settle(site, given, index._filter_rows(site, given))
+    index.settle(site, given, index.filter_rows(site, given))
     table, last = given.table.cpu().numpy(), before[..., -1]
     survivors, statistics = filter_rows_plain(case.x, table, thresholds, last, prefix=per == "prefix")
     most = max(len(found) for side in survivors for found in side)
@@ -218,7 +218,7 @@ def compare_settle(case: Case, seed: int, *, per: str, grouped: bool, top: int =
 def feed(
     seed: int, dtype: torch.dtype, *, signed: bool, per: str, grouped: bool, tiling: Tiling | None, **sizes: int
 ) -> tuple[GpuIndex, CpuIndex]:
-    """Several batches into an index of the kernels' and a plain one. Grouped: two windows a unit, in different batches."""
+    """Feed several batches to an index of the kernels and to a plain one. Grouped: two windows per unit, in different batches."""
     rng = np.random.default_rng(seed)
     batches, top, slots = sizes.pop("batches", 3), sizes.pop("top", 3), sizes.pop("slots", 4)
     cases = [Case(seed + i, dtype, signed=signed, **sizes) for i in range(batches)]
@@ -278,7 +278,7 @@ def test_the_state_goes_on_where_it_was_saved() -> None:
     other.load(index.state())
     for name, array in index.state().items():
         np.testing.assert_array_equal(other.state()[name], array)
-    assert torch.equal(other._sites[0].part.thresholds, index._sites[0].part.thresholds)
+    assert torch.equal(other.sites[0].part.thresholds, index.sites[0].part.thresholds)
 
 
 def test_layers_of_different_widths_on_several_devices() -> None:
@@ -399,7 +399,10 @@ def test_a_scan_on_the_card_equals_the_brute_force_reference(
     model = on_card("gpt2", dtype)
     run = keyhole.scan(model, [text], out=tmp_path / "run", top=4, unit="line", per=per, batch_tokens=1)
     texts = [line for line in text.read_text("utf-8").split("\n") if line.strip()]
-    with quiet.without_looking(), quiet.own_attention(model.lm):  # the same attention: another one rounds otherwise
+    with (
+        patches.without_readbacks(),
+        patches.own_attention(model.lm),
+    ):  # the same attention: another one rounds otherwise
         prefixes = every_prefix(model, texts, room=run.context - 1)
     for sign, side in ((1, ""), (-1, "_negative")):
         coefficients, units, positions = triggers(prefixes, 4, per, sign)

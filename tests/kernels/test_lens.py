@@ -13,7 +13,7 @@ from triton_here import DEVICE, on_the_card
 from keyhole.kernels import lens as lens_kernels
 from keyhole.kernels.lens import Surveyor, gather_plain, keys_plain, survey_plain, unpack_plain
 from keyhole.kernels.sizes import CHUNK
-from keyhole.lens import project as lens
+from keyhole.lens import project
 from keyhole.lens.head import Head
 
 pytestmark = pytest.mark.usefixtures("no_numpy_noise")
@@ -98,14 +98,14 @@ def test_a_projection_by_kernels_equals_sorting(vocabulary: int, masks: bool) ->
 
 
 def check_projection(z: torch.Tensor, masked: torch.Tensor, kept: int) -> None:
-    """Logits come out of a product with the identity as they went in."""
+    """Reads rows of logits: multiplied by the identity they stay as they are."""
     rows, vocabulary = z.shape
     targets = torch.randint(-1, vocabulary, (rows,), generator=torch.Generator().manual_seed(1))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lens, "BLOCK_BYTES", 4 * (vocabulary + 16) * 3)  # blocks of three rows
-        patch.setattr(lens, "multiply", lambda vectors, weight, out: out.copy_(vectors))
+        patch.setattr(project, "BLOCK_BYTES", 4 * (vocabulary + 16) * 3)  # blocks of three rows
+        patch.setattr(project, "multiply", lambda vectors, weight, out: out.copy_(vectors))
         empty = torch.empty(vocabulary, 1, device=DEVICE)
-        got = lens._survey(z.to(DEVICE), empty, kept, targets.to(DEVICE), masked.to(DEVICE), lambda rows: None)
+        got = project._survey(z.to(DEVICE), empty, kept, targets.to(DEVICE), masked.to(DEVICE), lambda rows: None)
     there = torch.ones(vocabulary, dtype=torch.bool)
     there[masked] = False
     kept = min(kept, vocabulary)
@@ -146,7 +146,7 @@ def test_a_head_reads_residuals_by_kernels_as_without(monkeypatch: pytest.Monkey
     head = Head(tiny("gemma2"))  # logits with a cap
     residuals = torch.randn(9, head.weight.shape[1], generator=torch.Generator().manual_seed(5))
     tokens = torch.randint(0, head.vocabulary, (9,), generator=torch.Generator().manual_seed(6))
-    monkeypatch.setattr(lens, "BLOCK_BYTES", 4 * 4 * head.vocabulary * 2)  # a few rows at once
+    monkeypatch.setattr(project, "BLOCK_BYTES", 4 * 4 * head.vocabulary * 2)  # a few rows at once
     expected, likely = head.read_residuals(residuals, tokens)
     raw = head.top("raw", residuals)
     used = []
@@ -157,7 +157,7 @@ def test_a_head_reads_residuals_by_kernels_as_without(monkeypatch: pytest.Monkey
         found, log_total = kernels(logits.to(DEVICE), summed=summed)
         return found.cpu(), log_total.cpu()
 
-    monkeypatch.setattr(lens, "first_tokens", by_kernels)
+    monkeypatch.setattr(project, "first_tokens", by_kernels)
     got, probable = head.read_residuals(residuals, tokens)
     assert torch.equal(got, expected)
     assert likely is not None
@@ -185,14 +185,14 @@ def test_the_card_projects_as_the_cpu_does(dtype: torch.dtype) -> None:
     weight = torch.randn(9001, 64, generator=random).to(dtype)
     targets = torch.randint(-1, 9001, (70,), generator=random)
     masked = torch.arange(0, 9001, 7)
-    here = lens.project(vectors, weight, targets=targets, masked=masked)
-    there = lens.project(vectors.to(DEVICE), weight.to(DEVICE), targets=targets, masked=masked)
-    for name in lens.Projection.__dataclass_fields__:
+    here = project.project(vectors, weight, targets=targets, masked=masked)
+    there = project.project(vectors.to(DEVICE), weight.to(DEVICE), targets=targets, masked=masked)
+    for name in project.Projection.__dataclass_fields__:
         one, other = getattr(here, name), getattr(there, name).cpu()
         if one.is_floating_point():
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
         else:
             assert (one == other).float().mean() > 0.98  # neighbours closer than rounding may change places
-    again = lens.project(vectors.to(DEVICE), weight.to(DEVICE), targets=targets, masked=masked)
-    for name in lens.Projection.__dataclass_fields__:
+    again = project.project(vectors.to(DEVICE), weight.to(DEVICE), targets=targets, masked=masked)
+    for name in project.Projection.__dataclass_fields__:
         assert torch.equal(getattr(again, name), getattr(there, name))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keyhole.errors import ProofFailed, UsageError
-from keyhole.lens import project as lens
+from keyhole.lens import project
 from keyhole.lens.head import Head
 from keyhole.models.proof import prove
 from keyhole.store import values
@@ -82,11 +82,11 @@ def test_tied_and_untied_heads(changes: dict[str, bool]) -> None:
 
 @pytest.mark.parametrize("block_bytes", [1, 7000, 1 << 28])
 def test_streaming_equals_the_whole_product(block_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lens, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(project, "BLOCK_BYTES", block_bytes)
     torch.manual_seed(1)
     vectors, weight = torch.randn(37, 8), torch.randn(301, 8)
     targets = torch.randint(-1, 301, (37,))
-    got = lens.project(vectors, weight, kept=9, targets=targets)
+    got = project.project(vectors, weight, kept=9, targets=targets)
     logits = vectors @ weight.T
     p = torch.softmax(logits.double(), 1)
     order = torch.sort(logits, dim=1, descending=True).indices
@@ -99,15 +99,15 @@ def test_streaming_equals_the_whole_product(block_bytes: int, monkeypatch: pytes
     for row, target in enumerate(targets.tolist()):
         assert int(got.ranks[row]) == (0 if target < 0 else order[row].tolist().index(target) + 1)
     asked = torch.tensor([3, 77])
-    assert lens.ranks(vectors, weight, asked)[5].tolist() == [order[5].tolist().index(t) + 1 for t in (3, 77)]
+    assert project.ranks(vectors, weight, asked)[5].tolist() == [order[5].tolist().index(t) + 1 for t in (3, 77)]
 
 
 def test_masked_tokens_count_nowhere() -> None:
     torch.manual_seed(2)
     vectors, weight, masked = torch.randn(20, 8), torch.randn(5000, 8), torch.arange(0, 5000, 3)
     kept = torch.tensor([i for i in range(5000) if i % 3])
-    got = lens.project(vectors, weight, masked=masked)
-    alone = lens.project(vectors, weight[kept])
+    got = project.project(vectors, weight, masked=masked)
+    alone = project.project(vectors, weight[kept])
     assert torch.equal(got.top_tokens, kept[alone.top_tokens])
     assert torch.equal(got.bottom_tokens, kept[alone.bottom_tokens])
     torch.testing.assert_close(got.max_prob, alone.max_prob)
@@ -117,7 +117,7 @@ def test_masked_tokens_count_nowhere() -> None:
 def test_half_precision_weights_are_read_in_full() -> None:
     torch.manual_seed(3)
     vectors, weight = torch.randn(5, 8), torch.randn(900, 8).bfloat16()
-    got = lens.project(vectors, weight, kept=4)
+    got = project.project(vectors, weight, kept=4)
     assert torch.equal(got.top_tokens, (vectors @ weight.float().T).topk(4).indices)
 
 
@@ -125,7 +125,7 @@ def test_half_precision_weights_are_read_in_full() -> None:
 @settings(max_examples=40, deadline=None)
 def test_the_largest_are_found_in_a_total_order(seed: int, kept: int, width: int, kinds: int) -> None:
     rows = torch.randint(0, kinds, (3, width), generator=torch.Generator().manual_seed(seed)).float()
-    found, places = lens.largest(rows, kept)
+    found, places = project.largest(rows, kept)
     expected, order = torch.sort(rows, dim=1, descending=True, stable=True)
     assert torch.equal(found, expected[:, :kept])
     assert torch.equal(places, order[:, :kept])
@@ -140,16 +140,16 @@ def test_never_more_than_a_block_is_held(monkeypatch: pytest.MonkeyPatch) -> Non
         sizes.append(made.numel() * made.element_size())
         return made
 
-    monkeypatch.setattr(lens, "BLOCK_BYTES", 1 << 20)
+    monkeypatch.setattr(project, "BLOCK_BYTES", 1 << 20)
     monkeypatch.setattr(torch, "empty", watched)
-    lens.project(torch.randn(1000, 4), torch.randn(2000, 4), kept=3)
+    project.project(torch.randn(1000, 4), torch.randn(2000, 4), kept=3)
     assert max(sizes) <= 1 << 20
 
 
 def test_nearest_by_cosine() -> None:
     torch.manual_seed(4)
     vectors = torch.randn(50, 6)
-    cosines, places = lens.nearest(vectors, 4)
+    cosines, places = project.nearest(vectors, 4)
     units = vectors / vectors.norm(dim=1, keepdim=True)
     every = (units @ units.T).fill_diagonal_(-2)
     torch.testing.assert_close(cosines, every.topk(4).values)
@@ -163,7 +163,7 @@ def test_tokens_that_seem_untrained_and_never_occur() -> None:
     before = weight.clone()
     weight[100] *= 1e-3
     weight[101] *= 1e-3
-    masked = set(lens.seem_untrained(head.weight, 259, torch.tensor([101, 280])).tolist())
+    masked = set(project.seem_untrained(head.weight, 259, torch.tensor([101, 280])).tolist())
     weight.copy_(before)
     assert 100 in masked
     assert 101 not in masked  # it occurs

@@ -24,7 +24,7 @@ TEXT = "The cat sat"
 
 
 def logits(model: Model, ids: Tensor | None = None) -> Tensor:
-    """The model's own, of a whole text behind the start token."""
+    """The model's own logits of a whole text, after the start token."""
     if ids is None:
         ids = model.batch(model.tokenize([TEXT])).ids
     with torch.no_grad():
@@ -42,7 +42,7 @@ def firing(model: Model, positions: list[int]) -> int:
 
 
 def by_hand(model: Model, layer: int, cell: int, scale: float, columns: list[int]) -> Tensor:
-    """The logits with the cell's share of the layer's output scaled behind the down-projection."""
+    """The logits with the cell's share of the layer's output scaled after the down-projection."""
 
     def hook(module: Any, args: tuple[Tensor, ...], out: Tensor) -> Tensor:
         out, flat = out.clone(), args[0].reshape(-1, model.cells.size(layer))
@@ -191,8 +191,8 @@ def test_two_models_at_once_leave_transformers_as_it_was() -> None:
     from transformers import masking_utils
 
     before = masking_utils.find_packed_sequence_indices
-    with patches.without_looking():
-        first, second = patches.without_looking(), patches.without_looking()
+    with patches.without_readbacks():
+        first, second = patches.without_readbacks(), patches.without_readbacks()
         first.__enter__()
         second.__enter__()
         first.__exit__(None, None, None)

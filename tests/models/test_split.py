@@ -61,6 +61,6 @@ def test_weights_that_found_no_room_are_refused(folder: str, monkeypatch: pytest
 
 
 def test_without_accelerate_the_extra_is_named(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoints, "_installed", lambda package: False)
+    monkeypatch.setattr(checkpoints, "is_installed", lambda package: False)
     with pytest.raises(MissingExtra, match=r"pip install -e '\.\[split\]'"):
         keyhole.load(folder, device="split")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from experts import CHOSEN, EXPERTS, WIDTH, with_experts
 from families import TINY, D, tiny
 from torch import Tensor, nn
 from torch.nn import functional
@@ -23,62 +24,6 @@ from keyhole.models.sites import Site, axis_of, locate, module_at, path_of
 from keyhole.models.states import states
 from keyhole.models.taps import Taps, every_token, join_experts, tapped
 from keyhole.scanning.contract import make_index
-
-EXPERTS, CHOSEN, WIDTH = 5, 2, D
-"""An expert is as wide as the model, so that a matrix and its transpose have the same shape."""
-
-
-# Models with experts
-
-
-class RoutedLinear(nn.Linear):
-    """A down-projection that is told which tokens its rows are."""
-
-    def forward(self, x: Tensor, tokens: Tensor) -> Tensor:  # type: ignore[override]
-        return super().forward(x)
-
-
-class Experts(nn.Module):
-    """A feed-forward layer of experts. Each token goes to some of them; each expert gets its tokens in an order of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.router = nn.Linear(D, EXPERTS, bias=False)
-        self.up = nn.ModuleList(nn.Linear(D, WIDTH) for _ in range(EXPERTS))
-        self.down = nn.ModuleList(RoutedLinear(WIDTH, D) for _ in range(EXPERTS))
-
-    def coefficients(self, expert: int, x: Tensor) -> Tensor:
-        return torch.tanh(self.up[expert](x))
-
-    def chosen(self, x: Tensor) -> Tensor:
-        return self.router(x).topk(CHOSEN, -1).indices
-
-    def forward(self, x: Tensor) -> Tensor:
-        flat = x.reshape(-1, D)
-        chosen, out = self.chosen(flat), torch.zeros_like(flat)
-        for expert in range(EXPERTS):
-            tokens = (chosen == expert).any(1).nonzero().flatten().flip(0)  # descending: taps have to sort
-            if len(tokens):
-                out[tokens] += self.down[expert](self.coefficients(expert, flat[tokens]), tokens)
-        return out.reshape(x.shape)
-
-
-def with_experts() -> Model:
-    """A small model whose middle layer has experts."""
-    torch.manual_seed(5)
-    model = tiny("llama", rms_norm_eps=1.7e-6)  # one of its own, to rebuild
-    if not isinstance(model.blocks[1].mlp, Experts):
-        experts = Experts()
-        for parameter in experts.parameters():
-            nn.init.normal_(parameter, std=0.4)
-        model.blocks[1].mlp = experts.requires_grad_(False)
-        routed = [
-            Site(1, module, expert=number, routing=lambda args: args[1]) for number, module in enumerate(experts.down)
-        ]
-        model.sites = (model.sites[0], *routed, model.sites[2])
-        model.cells = axis_of(model.sites)
-        model.family = replace(model.family, ff_norm="mlp")  # what reaches the residual is the sum of the experts
-    return model
 
 
 def residual_before(model: Model, ids: Tensor, run: Callable[[], None]) -> Tensor:

@@ -23,7 +23,7 @@ def feed(
     rows: int,
     n_special: int,
 ) -> None:
-    """Windows through the index in batches of `rows`, padded, with junk wherever nobody may look."""
+    """Windows through the index in batches of `rows`, padded, with junk in every position that is no candidate."""
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     rng = np.random.default_rng(1)
     for begin in range(0, len(order), rows):
@@ -115,6 +115,17 @@ def test_the_state_goes_on_where_it_was_saved() -> None:
     feed(second, values, lengths, seen_before, np.arange(8, 20), 4, 1)
     for name, array in whole.state().items():
         np.testing.assert_array_equal(second.state()[name], array)
+
+
+def test_zeros_of_either_sign_give_the_same_bytes_in_any_order() -> None:
+    """A ReLU times a negative number is −0, and −0 = 0 but for their bytes."""
+    values = np.array([[0.0, -0.0], [-0.0, 0.0], [0.0, -1.0], [-0.0, -0.0]], np.float32)
+    found = []
+    for order in ([0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2]):
+        index = CpuIndex(Cells.of_widths([2]), 2, signed=True)
+        feed(index, values, np.ones(4, np.int64), np.zeros(4, np.int32), np.array(order), 1, 0)
+        found.append(index.state()["extremes"].tobytes())
+    assert set(found) == {np.array([[0, 0], [0, -1]], np.float32).tobytes()}
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30), st.randoms(use_true_random=False))

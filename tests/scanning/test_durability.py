@@ -35,11 +35,8 @@ from keyhole.errors import (
     SchemaTooNew,
     ShardError,
 )
-from keyhole.scanning import cpu as kernels
-from keyhole.scanning import scan as scanning
-from keyhole.scanning import shard
-from keyhole.store import checkpoint, unfinished
-from keyhole.store import layout as store
+from keyhole.scanning import cpu, results, shard
+from keyhole.store import checkpoint, layout, unfinished
 
 OPTIONS = {"top": 4, "unit": "line", "batch_tokens": 60}
 
@@ -200,13 +197,13 @@ def test_ctrl_c_saves_what_is_done(
 def test_ctrl_c_while_results_are_written_loses_nothing(
     text: Path, tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save = scanning.save_results
+    save = results.save_results
 
     def stop_and_save(*args: object) -> None:
         signal.raise_signal(signal.SIGINT)
         save(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(scanning, "save_results", stop_and_save)
+    monkeypatch.setattr("keyhole.scanning.scan.save_results", stop_and_save)
     run = keyhole.scan(tiny("llama"), [text], out=tmp_path / "run", **OPTIONS)
     assert content(run.path) == whole
 
@@ -367,7 +364,7 @@ def test_out_of_memory_halves_the_batch(
 ) -> None:
     options = {**OPTIONS, "batch_tokens": 200}
     expected = keyhole.scan(tiny("llama"), [text], out=tmp_path / "expected", **options)
-    owner, name = (type(tiny("llama")), "forward") if where == "forward" else (kernels.CpuIndex, "update")
+    owner, name = (type(tiny("llama")), "forward") if where == "forward" else (cpu.CpuIndex, "update")
     real, sizes = getattr(owner, name), []
 
     def small(self: object, *args: object) -> None:
@@ -441,7 +438,7 @@ def test_a_file_cut_short_changed_or_gone(run: Path) -> None:
 
 
 def test_a_large_run_is_checked_by_verify(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "CHECK_ON_OPEN", 10)
+    monkeypatch.setattr(layout, "CHECK_ON_OPEN", 10)
     file = run / "positions.npy"
     file.write_bytes(file.read_bytes()[:-1] + b"\x07")
     with pytest.raises(RunDamaged, match="content of positions.npy"):

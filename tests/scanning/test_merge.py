@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import keyhole
 from keyhole.errors import ShardError
-from keyhole.scanning import merge as merging
+from keyhole.scanning import merge
 from keyhole.scanning.merge import State, merge_states, state_of
 
 SHARDS = 6
@@ -64,7 +64,7 @@ def test_lists_are_merged_in_parts_of_any_size(
     scanned: tuple[State, list[State], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, parts, offsets = scanned
-    monkeypatch.setattr(merging, "MERGED_LISTS", 7)
+    monkeypatch.setattr(merge, "MERGED_LISTS", 7)
     assert same(merge_states(parts, offsets), whole)
 
 

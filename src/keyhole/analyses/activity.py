@@ -30,7 +30,7 @@ PAPER_SAMPLE = 160
 
 
 def rows(run: Run) -> Found:
-    """One row per layer. The interval takes each distinct prefix as one draw, which yields a share of active cells."""
+    """One row per layer. For the interval, each distinct prefix is one draw, and its share of active cells is what was drawn."""
     stats = run.stats
     n = int(stats.n[0])
     found = []

@@ -82,7 +82,7 @@ def _row(
 
 
 def permuted(top: npt.NDArray[Any], wanted: npt.NDArray[Any], vocabulary: int) -> float | None:
-    """The agreement to expect if the layer's values were dealt out anew: the mean over all permutations, exactly."""
+    """The agreement to expect if the layer's values were shuffled among its keys: the exact mean over all permutations."""
     if not len(top):
         return None
     says, wants = (np.bincount(tokens, minlength=vocabulary).astype(np.float64) for tokens in (top, wanted))
@@ -92,19 +92,19 @@ def permuted(top: npt.NDArray[Any], wanted: npt.NDArray[Any], vocabulary: int) -
 # How it is judged and shown
 
 
-def next_tokens(rows: Rows) -> list[Row]:
-    """The rows that count: the next token, through the main lens, where there is a rate."""
+def next_token_rows(rows: Rows) -> list[Row]:
+    """The rows that verdicts use: those of the next token, read through the main lens, with a rate."""
     lens = main_lens(rows)
     known = present(rows, "rate", "n")
     return [row for row in known if row["lens"] == lens and row["target"] == "next" and row["n"] > 0]
 
 
 def rises(measured: Measurement) -> Verdict:
-    return trend(next_tokens(measured.rows), "rate", rising=True)
+    return trend(next_token_rows(measured.rows), "rate", rising=True)
 
 
 def above_chance(measured: Measurement) -> Verdict:
-    rows = next_tokens(measured.rows)
+    rows = next_token_rows(measured.rows)
     upper = rows[-max(1, len(rows) // 3) :] if rows else []
     n = sum(row["n"] for row in upper)
     if not n:
@@ -112,7 +112,7 @@ def above_chance(measured: Measurement) -> Verdict:
     share = sum(row["rate"] * row["n"] for row in upper) / n
     known = {
         name: sum(row[column] * row["n"] for row in upper) / n
-        for column, name in (("permuted", "values dealt out anew"), ("unigram", "a token drawn by frequency"))
+        for column, name in (("permuted", "shuffled values"), ("unigram", "a token drawn by frequency"))
         if len(present(upper, column)) == len(upper)
     }
     name = max(known, key=lambda k: known[k]) if known else "zero"
@@ -139,7 +139,7 @@ def series(rows: Rows) -> list[Series]:
 def baselines(rows: Rows) -> list[Baseline]:
     where = {"target": "next", "lens": main_lens(rows)}
     return [
-        Baseline("baseline: values dealt out anew", "permuted", "quiet", where),
+        Baseline("baseline: shuffled values", "permuted", "quiet", where),
         Baseline("baseline: a token drawn by frequency", "unigram", "faint", where),
     ]
 
@@ -163,7 +163,7 @@ ANALYSIS = Analysis(
         "rate": Column("DOUBLE", "share of these cells whose value's top token it is"),
         "lo": Column("DOUBLE", "lower end of its 95 % interval"),
         "hi": Column("DOUBLE", "upper end"),
-        "permuted": Column("DOUBLE", "the rate to expect if the layer's values were dealt out anew (exact)"),
+        "permuted": Column("DOUBLE", "the rate to expect if the layer's values were shuffled among its keys (exact)"),
         "unigram": Column("DOUBLE", "the rate if a value's token were drawn by its frequency in the text"),
     },
     needs=("lenses",),

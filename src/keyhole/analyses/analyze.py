@@ -1,7 +1,7 @@
 """`analyze` asks the questions that the records list, and stores the answers in the run.
 
 Each record names what it needs (`record.NEEDS`). What several of them need, such as the model, what the values say or the
-states of held-out prefixes, is made once, when the first of them asks for it.
+states of held-out prefixes, is computed once, when the first of them asks for it.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ from pathlib import Path
 from ..common.checks import whole
 from ..errors import RunError, UsageError
 from ..lens.head import Head
-from ..lens.lenses import check_lens
+from ..lens.lenses import LENSES, check_lens
 from ..models.model import SPLIT, Model
 from ..models.rerun import model_of
-from ..store import layout as store
-from ..store import manifest, tables
+from ..store import layout, manifest, tables
 from ..store.run import Run
 from ..store.values import Values
 from . import heldout, reading, registry, section5
 from .record import Analysis, Begin
 
 Progress = Callable[[str, int], Callable[[int], None]]
-"""Told what is done and how much of it there is, it returns a function that is told how much more of it is done."""
+"""Called with the name of a step and its total; the function that it returns is then called with each amount done."""
 
 
 def analyze(
@@ -48,21 +47,21 @@ def analyze(
 
     `lens` may name several: some tables then have rows for each, the others are read through the first. `valid` is held-out
     text for the analyses that need it. `model` must be given for a run that this user did not make: such a run must not decide
-    what is loaded. Analyses that are damaged on disk are made again.
+    what is loaded. Analyses that are damaged on disk are computed again.
     """
     if device == SPLIT or (isinstance(model, Model) and model.split):
         raise UsageError("The analyses need the model on one device: --device cuda or cpu, not split.")
     wanted = _choose(only)
     lenses = [check_lens(name) for name in dict.fromkeys([lens] if isinstance(lens, str) else lens)]
     if not lenses:
-        raise UsageError("No lens was named. The lenses are: raw, norm.")
+        raise UsageError(f"No lens was named. The lenses are: {', '.join(LENSES)}.")
     samples, cells, seed = whole("samples", samples, 1), whole("cells", cells, 1), whole("seed", seed, 0)
     path = run.path if isinstance(run, Run) else Path(run)
     manifest.read_manifest(path)  # a path that is not a run is refused before anything is written
-    with store.locked(path):
+    with layout.locked(path):
         if isinstance(run, Run) and run.manifest["checksum"] != manifest.read_manifest(path)["checksum"]:
             raise RunError(f"Another run is at {path} now. Open it again, and analyze that.")
-        store.drop_damaged(path)
+        layout.drop_damaged(path)
         run = run if isinstance(run, Run) else Run(path)
         load = partial(model_of, run, model, device=device, trust_remote_code=trust_remote_code)
         _check_whole(run)

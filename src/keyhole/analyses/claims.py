@@ -1,6 +1,6 @@
-"""How claims are judged: tests that several analyses share, and the words their evidence is told in.
+"""How claims are judged: tests that several analyses share, and how their evidence is written as text.
 
-There are three outcomes. `holds` and `does not hold` need numbers that say so at the 5 % level; everything else is `unclear`.
+There are three outcomes. `holds` and `does not hold` need evidence at the 5 % level; everything else is `unclear`.
 A trend over depth is Spearman's correlation with the layer, its p by permutation of the layers. A rate is judged by its 95 %
 interval.
 """
@@ -46,7 +46,7 @@ def p_value(p: float) -> str:
 
 
 def layer_ranges(layers: Sequence[int]) -> str:
-    """Layers named in few words: at most three ranges of neighbours."""
+    """Layers as text: at most three ranges of neighbours."""
     runs: list[list[int]] = []
     for layer in sorted(layers):
         if runs and layer == runs[-1][-1] + 1:
@@ -79,7 +79,7 @@ def trend(
     test = "Spearman correlation with the layer, p by permutation"
     if math.isnan(rho):
         why = "fewer than three layers" if len(rows) < 3 else "the same in every layer"
-        return Verdict("unclear", test, f"no trend can be told: {why}")
+        return Verdict("unclear", test, f"no trend can be determined: {why}")
     third = max(1, len(rows) // 3)
     first, last = (float(np.mean([row[column] for row in part])) for part in (rows[:third], rows[-third:]))
     said = f"{show(first)} over the lowest third of {among}, {show(last)} over the highest; ρ = {minus(rho, 2)}, {p_value(p)}"

@@ -141,7 +141,7 @@ ANALYSIS = Analysis(
         Figure(
             name="active",
             label="Figure 7",
-            title="How many cells speak at once",
+            title="How many cells are active at once",
             caption="Share of a layer's coefficients above zero, at sampled prefixes. Band: 95 % interval, taking prefixes as the "
             "sample.",
             mark=Lines(
@@ -155,7 +155,7 @@ ANALYSIS = Analysis(
                 Claim("Fewer cells are active from layer to layer, up to 10/16 of the depth", fewer_with_depth),
             ),
             paper=Paper(
-                "Each prediction stirs hundreds to thousands of cells in every layer, fewer towards the upper middle.",
+                "Each prediction activates hundreds to thousands of cells in every layer, fewer towards the upper middle.",
                 "10 to 50 %, lowest near layer 10 of 16",
             ),
             columns=("layer", "n", "active_fraction"),

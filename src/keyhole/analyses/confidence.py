@@ -63,7 +63,7 @@ def surer_agree_more(measured: Measurement) -> Verdict:
     pooled = float((n * rate).sum() / total) if total else 0.0
     spread = float((n * score**2).sum() - (n * score).sum() ** 2 / total) if total else 0.0
     if len(rows) < 2 or pooled in (0.0, 1.0) or spread <= 0:
-        return Verdict("unclear", test, "no trend can be told: the rate is the same in every bin")
+        return Verdict("unclear", test, "no trend can be determined: the rate is the same in every bin")
     z = float((n * score * (rate - pooled)).sum() / math.sqrt(pooled * (1 - pooled) * spread))
     p = normal_p(z)
     said = f"{percent(rate[0])} in the lowest bin, {percent(rate[-1])} in the highest; z = {minus(z, 1)}, {p_value(p)}"

@@ -115,9 +115,9 @@ ANALYSIS = Analysis(
                 rows=listed,
                 noun="values",
             ),
-            claims=(Claim("The surest values sit in upper layers", in_upper_layers),),
+            claims=(Claim("The surest values are in upper layers", in_upper_layers),),
             paper=Paper(
-                "The values that are surest of one token sit in the upper layers, and about half of them name the token that "
+                "The values that are surest of one token are in the upper layers, and about half of them name the token that "
                 "follows one of their triggers.",
                 "97 of 100 in layers 11–16; 46 of 100 agree with one of the top 50 triggers",
             ),

@@ -20,7 +20,7 @@ BEGIN, END = "<!-- The records begin: python -m keyhole.analyses.docs -->", "<!-
 
 
 def updated(page: str) -> str:
-    """The page with what stands between its markers written anew."""
+    """The page with the text between its markers replaced."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..models.model import Model
 
 FEWEST = 10
-"""With fewer sentences no rate means anything."""
+"""Fewest sentences for which a rate is meaningful."""
 FACTS = {
     "prefixes": Column("BIGINT", "prefixes it was measured on, one per unit of text"),
     "unit": Column("VARCHAR", "what a unit of text is: `sentence`, `line` or `document`"),

@@ -1,11 +1,10 @@
-"""What was measured on a run, read back: the tables, the facts about them, and the verdicts they come to."""
+"""What was measured on a run, read back: the tables, the facts about them, and the verdicts on their claims."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..store import layout as store
-from ..store import tables
+from ..store import layout, tables
 from ..store.run import Run
 from . import registry
 from .record import Analysis, Fact, Measurement, Row, Shape, Verdict
@@ -50,7 +49,7 @@ def shape_of(run: Run) -> Shape:
 
 def filled(run: Run) -> list[str]:
     """The tables that are filled, in the order of the analyses."""
-    if not store.has_tables(run.path):
+    if not layout.has_tables(run.path):
         return []
     with tables.connect(run.path) as db:
         there = tables.filled(db, registry.schemas())

@@ -1,4 +1,4 @@
-"""What a key's coefficient loses when a token of its triggers is dropped: the first, the last, or a random one (Figure 3).
+"""How much of a key's coefficient is lost if one token of its triggers is dropped: the first, the last, or a random one (Figure 3).
 
 The model is causal, so one forward pass over a sentence without one token answers for every trigger of that sentence. The
 random token of each prefix is drawn as in reservoir sampling: p(j) = j with probability 1/(j+1), else p(j−1). This is uniform
@@ -54,6 +54,9 @@ class Picked:
 
     layer: Ints
     cell: Ints
+    """its number in the layer"""
+    place: Ints
+    """of its cell, on the axis of cells"""
     unit: Ints
     start: Ints
     """where in its unit the trigger's window starts"""
@@ -100,15 +103,16 @@ def pick(run: Run, cells: int, seed: int) -> Picked:
         parts.append((np.full(len(which), layer), chosen[which], run.cells.places(layer, chosen[which]), slot))
     layers, inside, places, slots = (np.concatenate(column) for column in zip(*parts, strict=True))
     positions = run.positions[places, slots].astype(np.int64)
-    starts = positions // run.room * run.room
-    lengths = positions - starts + 1
+    start = run.window_start(positions)
+    lengths = positions - start + 1
     kept = lengths > 1
     at = (places[kept], slots[kept])
     return Picked(
         layer=layers[kept],
         cell=inside[kept],
+        place=places[kept],
         unit=run.units[at].astype(np.int64),
-        start=starts[kept],
+        start=start[kept],
         length=lengths[kept],
         coefficient=run.coefficients[at].astype(np.float64),
         skipped=int((~kept).sum()),
@@ -168,13 +172,16 @@ def _measure(
     column = prepared.n_special + picked.length[which] - 2  # the mutated prefix is one shorter
     got = np.empty(len(which))
 
-    def sink(layer: int, x: torch.Tensor, tokens: torch.Tensor | None) -> None:
-        here = np.flatnonzero(picked.layer[which] == layer)
-        if len(here):
-            at = [torch.from_numpy(index[here]).to(x.device) for index in (row, column, picked.cell[which])]
-            got[here] = x[at[0], at[1], at[2]].double().cpu().numpy()
+    token, place = row * prepared.ids.shape[1] + column, picked.place[which]
 
-    model.run(prepared.ids, sink)
+    def sink(site: int, x: torch.Tensor) -> None:
+        span = run.cells.sites[site]
+        here = np.flatnonzero((place >= span.start) & (place < span.stop))
+        if len(here):
+            at = [torch.from_numpy(index[here]).to(x.device) for index in (token, place - span.start)]
+            got[here] = x[at[0], at[1]].double().cpu().numpy()
+
+    model.run_every_token(prepared.ids, sink)
     names = np.repeat([window.name for window in batch], [len(window.triggers) for window in batch])
     for name in DROPPED:
         changed[name][which[names == name]] = got[names == name]
@@ -210,7 +217,7 @@ def note(facts: Facts) -> str:
     least, most = facts["cells_least"], facts["cells"]
     cells = f"{most}" if least == most else f"{least} to {most}"
     return (
-        f"{cells} cells a layer, up to {facts['triggers']} triggers each; {facts['one_token']:,} triggers of one token "
+        f"{cells} cells per layer, up to {facts['triggers']} triggers each; {facts['one_token']:,} triggers of one token "
         "have nothing to drop from and are left out"
     )
 
@@ -227,7 +234,9 @@ ANALYSIS = Analysis(
         "dropped": Column("VARCHAR", "the token left out: `first`, `last` or `random`"),
         "n": Column("BIGINT", "triggers"),
         "mean_change": Column("DOUBLE", "mean of (m′ − m)/m over the triggers"),
-        "lo": Column("DOUBLE", "lower end of its 95 % interval, which allows for triggers of one cell being alike"),
+        "lo": Column(
+            "DOUBLE", "lower end of its 95 % interval, with cells as clusters: triggers of one cell are alike"
+        ),
         "hi": Column("DOUBLE", "upper end"),
     },
     facts={
@@ -261,7 +270,7 @@ ANALYSIS = Analysis(
             paper=Paper(
                 "Keys react most to the end of their prefix: without its last token a trigger loses most of its strength, less "
                 "so in the upper layers, where patterns are about topics more than words.",
-                "the last token costs most, less so in upper layers (100 keys a layer, top 50 triggers)",
+                "the last token costs most, less so in upper layers (100 keys per layer, top 50 triggers)",
             ),
         ),
     ),

@@ -104,7 +104,7 @@ ANALYSIS = Analysis(
                 Claim("The trigger's next token ranks higher in the value's distribution in upper layers", improves),
             ),
             paper=Paper(
-                "Even where the next token is not on top, values of higher layers place it higher.",
+                "Even if the next token is not the top one, values of higher layers rank it higher.",
                 "the rank improves with depth",
             ),
             aside=lens_aside,

@@ -7,7 +7,7 @@ import torch
 
 from ..lens.head import Head
 from ..lens.project import nearest, project, seem_untrained
-from ..store import layout as store
+from ..store import layout
 from ..store.run import Run
 from ..store.values import KEPT, Values, index
 from . import targets
@@ -26,9 +26,9 @@ def read_values(
         "masked": mask,
         "fingerprint": run.manifest["model"]["fingerprint"],
     }
-    if store.read_lens(run.path, lens) == settings:
+    if layout.read_lens(run.path, lens) == settings:
         return Values(run, lens)
-    store.drop_lens(run.path, lens)
+    layout.drop_lens(run.path, lens)
     masked = None
     if mask:
         seen = np.flatnonzero(targets.unigram(run, head.vocabulary))
@@ -57,19 +57,19 @@ def read_values(
         offsets, places = index(arrays[f"{side}_tokens"], sign * arrays[f"{side}_logits"], head.vocabulary)
         arrays |= {f"index_{side}_offsets": offsets, f"index_{side}_places": places}
     for name, array in arrays.items():
-        store.save_array(run.path, store.lens_array(lens, name), array)
-    store.save_lens(run.path, lens, settings)
+        layout.save_array(run.path, layout.lens_array(lens, name), array)
+    layout.save_lens(run.path, lens, settings)
     return Values(run, lens)
 
 
 @torch.inference_mode()
 def find_similar(run: Run, head: Head, *, begin: Begin = lambda total: lambda done: None) -> None:
     """Store for every cell the cells of any layer with the most similar values (cosine)."""
-    if store.has_similar(run.path):
+    if layout.has_similar(run.path):
         return
     every = torch.cat([head.values(layer) for layer in range(run.layers)])
     kept = min(SIMILAR, len(every) - 1)
     cosines, places = nearest(every, kept, begin(len(every)))
-    store.save_array(run.path, "similar_cells", places.cpu().numpy().astype(np.int32))
-    store.save_array(run.path, "similar_cosines", cosines.cpu().numpy())
-    store.save_similar(run.path)
+    layout.save_array(run.path, "similar_cells", places.cpu().numpy().astype(np.int32))
+    layout.save_array(run.path, "similar_cosines", cosines.cpu().numpy())
+    layout.save_similar(run.path)

@@ -27,7 +27,7 @@ from ..store.values import Values
 Rows = Sequence[Row]
 Facts = Mapping[str, Fact]
 Begin = Callable[[int], Callable[[int], None]]
-"""Progress: told how much work there is, it returns a function that is told how much more of it is done."""
+"""Progress: called with the total of a step; the function that it returns is then called with each amount done."""
 
 PARTS = KEYS, VALUES, OUTPUT = "Keys", "Values", "From cells to predictions"
 """The parts of the report, in order. A part that is not named here comes after these."""
@@ -300,7 +300,7 @@ class Analysis:
     order: int = 100
     """its place in that part; the paper's have the number of their first figure"""
     method: str = ""
-    """how it is measured, as far as the columns do not say it"""
+    """how it is measured, if the columns do not say everything"""
     columns: Mapping[str, Column] = field(default_factory=dict)
     facts: Mapping[str, Column] = field(default_factory=dict)
     """what is known of the table as a whole, by key"""

@@ -116,9 +116,9 @@ ANALYSIS = Analysis(
         "final_prob_median": Column("DOUBLE", "median"),
         "final_prob_p75": Column("DOUBLE", "75th percentile"),
         "residual": Column("DOUBLE", "share of prefixes where top(o) = top(r) ≠ top(y)"),
-        "ffn": Column("DOUBLE", "where top(o) = top(y) ≠ top(r)"),
-        "agreement": Column("DOUBLE", "where all three are equal"),
-        "composition": Column("DOUBLE", "where top(o) is neither"),
+        "ffn": Column("DOUBLE", "share where top(o) = top(y) ≠ top(r)"),
+        "agreement": Column("DOUBLE", "share where all three are equal"),
+        "composition": Column("DOUBLE", "share where top(o) is neither top(r) nor top(y)"),
     },
     facts=heldout.FACTS,
     needs=("prefixes", "states"),
@@ -143,7 +143,7 @@ ANALYSIS = Analysis(
                 Claim("The lowest layers already hold a good part of the predictions", early),
             ),
             paper=Paper(
-                "Part of the predictions stand from the lowest layers on; the rest are settled fast in the upper layers.",
+                "Part of the predictions are fixed from the lowest layers on; the rest are settled fast in the upper layers.",
                 "about a third in the lowest layers, growing fast from layer 10 of 16",
             ),
             columns=("layer", "n", "residual_match"),
@@ -178,11 +178,11 @@ ANALYSIS = Analysis(
             label="Figure 11",
             title="Who decides",
             caption="Top tokens of the residual r, the layer y and their sum o, compared. Whisker: 95 % interval of the line "
-            "between what stands and what changes.",
+            "between what is kept and what changes.",
             mark=Stack(
                 "share of prefixes",
                 (
-                    Part("residual: r stands, y differs", "residual", "blue"),
+                    Part("residual: r is kept, y differs", "residual", "blue"),
                     Part("agreement: all equal", "agreement", "sky"),
                     Part("composition: a third token", "composition", "orange"),
                     Part("ffn: y replaces r", "ffn", "red"),
@@ -190,14 +190,14 @@ ANALYSIS = Analysis(
                 whisker=2,
             ),
             claims=(
-                Claim("The residual's prediction usually stands", stands),
+                Claim("The residual's prediction is usually kept", stands),
                 Claim(
                     "Where a layer changes the prediction, the result is mostly a compromise, not the layer's own token",
                     compromise,
                 ),
             ),
             paper=Paper(
-                "The residual's prediction mostly stands. A layer hardly ever puts its own token through; when the prediction "
+                "The residual's prediction is mostly kept. A layer's own token hardly ever becomes the prediction; when the prediction "
                 "changes, it changes to a compromise.",
                 "residual and agreement dominate; ffn is rare",
             ),

@@ -66,7 +66,7 @@ def _problem(analysis: Analysis) -> str | None:
     if analysis.name in _listed:
         return "an analysis of this name is listed already"
     if (analysis.rows is None) != (not analysis.columns):
-        return "a function that makes rows and columns that say what they hold go together"
+        return "`rows` and `columns` go together: give both or neither"
     if unknown := [need for need in analysis.needs if need not in NEEDS]:
         return f"it needs '{unknown[0]}', and an analysis can ask for: {', '.join(NEEDS)}"
     for name, column in (*analysis.columns.items(), *analysis.facts.items()):

@@ -1,6 +1,6 @@
 """One pass over held-out prefixes for all of the paper's section 5. Composition, refinement and cases are computed from it.
 
-The top token of a value does not depend on the input, so comparing a layer with its cells only needs stored tokens.
+The top token of a value does not depend on the input, so comparing a layer with its cells needs only the stored tokens.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..common.batching import batch_by_length
-from ..store import layout as store
+from ..store import layout
 from ..store import shading as stored
 from ..store.run import Run
 from ..store.shading import AFTER, BEFORE, BINS, LARGEST, spans
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from ..models.model import Model
 
 SAMPLE = 20_000
-"""About how many prefixes the histograms are made of; all of them if there are fewer."""
+"""Approximate number of prefixes that the histograms are made of; all of them if there are fewer."""
 
 PIECE = 1 << 16
-"""Triggers whose shades are gathered together, at most."""
+"""Upper bound on the triggers whose shades are gathered together."""
 
 Ints = npt.NDArray[np.int64]
 
@@ -46,26 +46,26 @@ def fill(run: Run, model: Model, *, seed: int = 0, begin: Begin = lambda total: 
         "bins": BINS,
         "sample": SAMPLE,
     }
-    there = store.read_shading(run.path)
+    there = layout.read_shading(run.path)
     if there is not None and settings.items() <= there.items():
         return
-    store.drop_shading(run.path)
+    layout.drop_shading(run.path)
     windows = _Windows(run)
     sampled = windows.sample(SAMPLE, seed)
     windows.plan(sampled, int(run.manifest["config"]["batch_tokens"]))
-    with store.writing_analyses(run.path):
-        triggers = [_Triggers(run, windows, layer) for layer in range(run.layers)]
-        sizes = np.concatenate([layer.sizes for layer in triggers])
+    with layout.writing_analyses(run.path):
+        triggers = [_Triggers(run, windows, site) for site in run.cells.sites]
+        sizes = np.concatenate([each.sizes for each in triggers])
         offsets = np.append(0, np.cumsum(sizes))
         counts = np.zeros((len(run.cells), BINS), np.uint32)
         advance = begin(len(windows.chosen))
-        with store.building(run.path, store.SHADING[0], np.int8, int(offsets[-1])) as shades:
+        with layout.building(run.path, layout.SHADING[0], np.int8, int(offsets[-1])) as shades:
             for number, members in enumerate(windows.batches()):
                 _run(model, windows, triggers, number, members, sampled, offsets, shades, counts)
                 advance(len(members))
-    store.save_array(run.path, store.SHADING[1], offsets)
-    store.save_array(run.path, store.SHADING[2], counts)
-    store.save_shading(run.path, {**settings, "prefixes": int(windows.lengths[sampled].sum())})
+    layout.save_array(run.path, layout.SHADING[1], offsets)
+    layout.save_array(run.path, layout.SHADING[2], counts)
+    layout.save_shading(run.path, {**settings, "prefixes": int(windows.lengths[sampled].sum())})
 
 
 class _Windows:
@@ -97,8 +97,8 @@ class _Windows:
         """Which windows are run (those with triggers, and the sample), and in which row of which batch."""
         run, wanted = self.run, np.zeros(len(self.units), bool)
         wanted[sampled] = True
-        for layer in range(run.layers):
-            for units, positions in _sides(run, layer):
+        for site in run.cells.sites:
+            for units, positions in _sides(run, site):
                 filled = units >= 0
                 wanted[self.of(units[filled], positions[filled])] = True
         chosen = np.flatnonzero(wanted)
@@ -119,20 +119,21 @@ class _Windows:
         return np.asarray(self.run.tokens[begin : begin + int(self.lengths[window])])
 
 
-def _sides(run: Run, layer: int) -> list[tuple[Ints, Ints]]:
-    """Units and positions [cells, top] of a layer's triggers, per side."""
-    parts = [side.part(run.cells.span(layer)) for side in run.sides.values()]
+def _sides(run: Run, site: slice) -> list[tuple[Ints, Ints]]:
+    """Units and positions [cells, top] of the triggers of a site, per side. `site`: the places of its cells."""
+    parts = [side.part(site) for side in run.sides.values()]
     return [(part.units.astype(np.int64), part.positions.astype(np.int64)) for part in parts]
 
 
 @dataclass(frozen=True)
 class _Shown:
-    """Triggers of one batch and layer, one per entry."""
+    """Triggers of one batch and site, one per entry."""
 
     row: Ints
     column: Ints
     """of the first token shown"""
     cell: Ints
+    """its number in the site"""
     size: Ints
     """tokens that have a shade"""
     place: Ints
@@ -140,13 +141,12 @@ class _Shown:
 
 
 class _Triggers:
-    """The triggers of a layer, grouped by batch. Kept small: eight bytes per trigger."""
+    """The triggers of a site, grouped by batch. Kept small: eight bytes per trigger."""
 
-    def __init__(self, run: Run, windows: _Windows, layer: int) -> None:
-        self.run, self.windows = run, windows
-        span = run.cells.span(layer)
-        self.cells, self.sides = run.cells.size(layer), [side.part(span) for side in run.sides.values()]
-        units, positions = (np.stack(side, 1).ravel() for side in zip(*_sides(run, layer), strict=True))
+    def __init__(self, run: Run, windows: _Windows, site: slice) -> None:
+        self.run, self.windows, self.site = run, windows, site
+        self.cells, self.sides = site.stop - site.start, [side.part(site) for side in run.sides.values()]
+        units, positions = (np.stack(side, 1).ravel() for side in zip(*_sides(run, site), strict=True))
         filled = units >= 0
         begin, end = self._spans(units, positions)
         sizes = np.where(filled, end - begin, 0).reshape(self.cells, -1)
@@ -168,13 +168,13 @@ class _Triggers:
         lengths = offsets[np.maximum(units, 0) + 1] - offsets[np.maximum(units, 0)]
         return spans(lengths, positions, self.windows.room)
 
-    def of_batch(self, number: int, starts: int) -> Iterator[_Shown]:
+    def of_batch(self, number: int, n_special: int) -> Iterator[_Shown]:
         """The triggers of a batch, at most `PIECE` at a time."""
         begin, end = int(self.bounds[number]), int(self.bounds[number + 1])
         for at in range(begin, end, PIECE):
-            yield self._shown(self.order[at : min(at + PIECE, end)], starts)
+            yield self._shown(self.order[at : min(at + PIECE, end)], n_special)
 
-    def _shown(self, which: npt.NDArray[np.int32], starts: int) -> _Shown:
+    def _shown(self, which: npt.NDArray[np.int32], n_special: int) -> _Shown:
         windows = self.windows
         cell, number, slot = np.unravel_index(which, (self.cells, len(self.sides), self.run.top))
         units, positions = np.zeros((2, len(which)), np.int64)
@@ -183,10 +183,10 @@ class _Triggers:
             units[here] = side.units[cell[here], slot[here]]
             positions[here] = side.positions[cell[here], slot[here]]
         begin, end = self._spans(units, positions)
-        first = positions // windows.room * windows.room
+        first = self.run.window_start(positions)
         return _Shown(
             row=windows.row[windows.of(units, positions)].astype(np.int64),
-            column=starts + begin - first,
+            column=n_special + begin - first,
             cell=cell,
             size=np.minimum(end, first + windows.room) - begin,
             place=self.places[which].astype(np.int64),
@@ -214,22 +214,24 @@ def _run(
     counted = torch.from_numpy(np.flatnonzero((columns >= 0) & (columns < lengths[:, None])))
     low, high = run.stats.min, run.stats.max
 
-    def sink(layer: int, x: torch.Tensor, tokens: torch.Tensor | None) -> None:
-        span, cells = run.cells.span(layer), run.cells.size(layer)
-        for shown in triggers[layer].of_batch(number, batch.n_special):
-            base = (shown.row * x.shape[1] + shown.column) * cells + shown.cell
+    def sink(site: int, x: torch.Tensor) -> None:
+        mine = triggers[site]
+        for shown in mine.of_batch(number, batch.n_special):
+            first = shown.row * batch.ids.shape[1] + shown.column
             inside = np.arange(int(shown.size.sum())) - np.repeat(np.cumsum(shown.size) - shown.size, shown.size)
-            index = torch.from_numpy(np.repeat(base, shown.size) + inside * cells).to(x.device)
-            factors = torch.from_numpy(np.repeat(triggers[layer].factors[shown.cell], shown.size)).to(x.device)
-            found = x.reshape(-1)[index].float().mul_(factors).round_().clamp_(-LARGEST, LARGEST).to(torch.int8)
-            begin = offsets[run.cells.places(layer, shown.cell)] + shown.place
+            token = torch.from_numpy(np.repeat(first, shown.size) + inside).to(x.device)
+            cell = torch.from_numpy(np.repeat(shown.cell, shown.size)).to(x.device)
+            factors = torch.from_numpy(np.repeat(mine.factors[shown.cell], shown.size)).to(x.device)
+            found = x[token, cell].float().mul_(factors).round_().clamp_(-LARGEST, LARGEST).to(torch.int8)
+            begin = offsets[mine.site][shown.cell] + shown.place
             shades[np.repeat(begin, shown.size) + inside] = found.cpu().numpy()
         if len(counted):
-            flat = x.reshape(-1, cells)[counted.to(x.device)].float()
-            found = histogram(flat, torch.tensor(low[span]), torch.tensor(high[span]))
-            counts[span] += found.cpu().numpy().astype(np.uint32)
+            found = histogram(
+                x[counted.to(x.device)].float(), torch.tensor(low[mine.site]), torch.tensor(high[mine.site])
+            )
+            counts[mine.site] += found.cpu().numpy().astype(np.uint32)
 
-    model.run(batch.ids, sink)
+    model.run_every_token(batch.ids, sink)
 
 
 def histogram(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
@@ -250,8 +252,8 @@ ANALYSIS = Analysis(
     name="shading",
     question="Which tokens of a trigger make the key fire, and how are a cell's coefficients spread?",
     part=KEYS,
-    method="Fills no table but what the explorer shades tokens and draws histograms with. It costs about one more forward pass "
-    "over the units that hold triggers.",
+    method="Fills no table. It stores what the explorer needs to shade tokens and to draw histograms, and costs about one more "
+    "forward pass over the units that hold triggers.",
     needs=("model", "seed", "begin"),
     fill=fill,
     is_filled=lambda run: stored.of(run) is not None,

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..scanning.hold_out import held_out
-from ..store import layout as store
+from ..store import layout
 from ..store.run import Run
 
 Ints = npt.NDArray[np.int64]
@@ -38,5 +38,5 @@ def held_out_units(run: Run) -> Ints:
     """The units that `scan --hold-out` kept out."""
     config = run.manifest["config"]
     by_document = config.get("hold_out_by") == "document"
-    documents = store.load_array(run.path, "unit_documents")
+    documents = layout.load_array(run.path, "unit_documents")
     return np.flatnonzero(held_out(documents if by_document else np.arange(len(documents)), float(config["hold_out"])))

@@ -1,5 +1,5 @@
-"""Commands that use the model or the corpus that a run names. If this user made the run, they are used without asking; if someone
-else did, only after the user agreed."""
+"""Which model and corpus a command may take from a run. Those of a run that this user made are used without asking, those of
+another person's run only after the user agreed."""
 
 from __future__ import annotations
 

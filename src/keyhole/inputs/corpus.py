@@ -25,7 +25,7 @@ READ = formats.TEXT + RECORDS
 """Endings of the files that are read if a folder is given."""
 UNITS = ("sentence", "line", "document")
 CHUNK_CHARACTERS = 1 << 20
-"""Characters of the units that are passed on and tokenised together, at least."""
+"""Least number of characters of the units that are passed on and tokenised together."""
 
 
 class Unit(NamedTuple):
@@ -103,7 +103,7 @@ def expand(sources: Iterable[str | os.PathLike[str]]) -> list[str]:
 
 
 def name_of(source: object) -> str:
-    """A source's name as a string: paths are taken too."""
+    """A source's name as a string; a path is accepted too."""
     if isinstance(source, (str, bytes, os.PathLike)):
         return os.fsdecode(source)
     raise UsageError(f"A corpus is named by a string or a path; this is {shown(repr(source), 60)}.")

@@ -1,7 +1,7 @@
 """Files of text: how they are compressed, and the lines or records in them.
 
 A file is read as a stream. A file that was cut or damaged is an error that names it, if the format can tell: a compressed file
-must end where its last frame ends, a record must be whole. Plain text that was cut between two characters cannot be told from
+must end where its last frame ends, a record must be whole. Plain text that was cut between two characters looks like
 whole text, and is read as it is.
 """
 

@@ -24,7 +24,6 @@ class Kind:
     """A kind of input."""
 
     name: str
-    """as a manifest records it"""
     candidate: str
     """what a candidate is, in words"""
     sees: Sees

@@ -23,8 +23,8 @@ from .formats import shown
 
 START = "from keyhole.inputs.reader import child; child()"
 WORTHWHILE, PROCESSORS = 4 << 20, 3
-"""The least bytes of files and the least processors for which this is faster. With two processors, tokenising alone keeps both
-busy."""
+"""Smallest size of the files in bytes, and smallest number of processors, for which this is faster. With two processors,
+tokenising alone keeps both busy."""
 
 
 def worthwhile(names: Sequence[str]) -> bool:
@@ -62,13 +62,13 @@ def units(
                     f"The process that reads {', '.join(map(shown, names))} ended early, with status {process.wait()}; what it said is above."
                 )
         finally:
-            process.kill()  # if the caller does not want the rest
+            process.kill()  # it still runs if the caller stopped early
     if said:
         raise _again(said["error"], said["message"])
 
 
 def _said(lines: IO[str]) -> Iterator[Any]:
-    """What the process says, until it ends, even in the middle of a line."""
+    """What the process sends. It may end in the middle of a line."""
     for line in lines:
         try:
             yield json.loads(line)

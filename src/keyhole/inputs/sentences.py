@@ -44,8 +44,8 @@ LANGUAGES = {
     "ur": "Urdu",
     "zh": "Chinese",
 }
-"""The languages that sentencex has rules or tests for. It takes any other code without a word for English or for a related
-language, so a misspelt one would not be noticed."""
+"""The languages that sentencex has rules or tests for. It treats any other code as English or as a related
+language, without an error, so a misspelt one would not be noticed."""
 STRETCH_CHARACTERS = 1 << 20
 """The longest text that is split at once, and so the longest sentence: a longer one is cut at white space."""
 WIDE_SPACE = re.compile(r"[^\S\x00-\x7f](?=\s*\.)")

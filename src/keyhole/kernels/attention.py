@@ -136,7 +136,7 @@ def try_short(query: Tensor, key: Tensor, value: Tensor, dropout: float, scale: 
 
 
 NOT_PLAIN = ("softcap", "position_bias", "cache")
-"""Options of transformers' attention that `short` does not know."""
+"""Options of transformers' attention that `short` does not support."""
 
 
 def instead_of(usual: Callable[..., Any]) -> Callable[..., Any]:

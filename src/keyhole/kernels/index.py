@@ -70,9 +70,9 @@ def _token(key):
 
 @triton.jit
 def _append(counts, pending, last, known, cell, hit, bits, token, WIDTH: tl.constexpr):
-    """Survivors into the slots of their cells, in any order. If the slots are full, only the count goes on.
+    """Write survivors to the slots of their cells, in any order. If the slots are full, only the count is increased.
 
-    A coefficient equal to the threshold passes only if it stands before the list's `last` key: if an activation saturates
+    A coefficient equal to the threshold passes only if its key sorts before the list's `last` key: if an activation saturates
     (GELU's low end in 16 bits), nearly every row ties with the threshold.
     """
     key = _key(bits, token)
@@ -97,17 +97,17 @@ def _column(
     LANES: tl.constexpr,
     UNROLL: tl.constexpr,
 ):
-    """The first column at which the `best` [ROWS, cells] of each row stands; `begin` is the first column of each lane."""
+    """The first column of each row that holds its `best` [ROWS, cells]; `begin` is the first column of each lane."""
     BLOCK: tl.constexpr = best.shape[1]
     if LANES > 1:
         best = tl.reshape(tl.broadcast_to(best[:, None, :], [ROWS, LANES, BLOCK]), [ROWS * LANES, BLOCK])
     found = tl.full([ROWS * LANES, BLOCK], HIGHEST, tl.int32)
     for step in range(0, steps, UNROLL):
         here = where + ((begin + step * LANES) * CELLS)[:, None]
-        for ahead in tl.static_range(UNROLL):
-            at = begin + (step + ahead) * LANES
+        for offset in tl.static_range(UNROLL):
+            at = begin + (step + offset) * LANES
             inside = ((at < end) & live)[:, None] & known[None, :]
-            each = _value(tl.load(here + ahead * LANES * CELLS, mask=inside, other=0), KIND)
+            each = _value(tl.load(here + offset * LANES * CELLS, mask=inside, other=0), KIND)
             found = tl.minimum(found, tl.where(inside & (each == best), at[:, None], HIGHEST))
     if LANES > 1:
         found = tl.min(tl.reshape(found, [ROWS, LANES, BLOCK]), 1)
@@ -194,21 +194,21 @@ def filter_rows(
         steps = tl.max((end - begin + LANES - 1) // LANES, 0)
         high = tl.full([HEIGHT, BLOCK], float("-inf"), tl.float32)
         low = tl.full([HEIGHT, BLOCK], float("inf"), tl.float32)
-        # as far as every window of the tile has candidates; then, with weights, to the end of the longest
+        # first the columns that every window of the tile has, without weights; then the rest of the longest, with weights
         even = tl.min(tl.where(live, end - begin, 0) // (LANES * UNROLL), 0) * UNROLL
         begin += lane % LANES
         for step in range(0, even, UNROLL):
             here = where + ((begin + step * LANES) * CELLS)[:, None]
-            for ahead in tl.static_range(UNROLL):
-                value = _value(_load(here + ahead * LANES * CELLS, known, WHOLE), KIND)
+            for offset in tl.static_range(UNROLL):
+                value = _value(_load(here + offset * LANES * CELLS, known, WHOLE), KIND)
                 total += value
                 squares += value * value
                 active += (value > 0).to(tl.int32)
                 high = tl.maximum(high, value)
                 low = tl.minimum(low, value)
         for step in range(even, steps, UNROLL):
-            for ahead in tl.static_range(UNROLL):
-                place = begin + (step + ahead) * LANES
+            for offset in tl.static_range(UNROLL):
+                place = begin + (step + offset) * LANES
                 if ROUTED:  # a window may have no entry that could be repeated
                     inside = ((place < end) & live)[:, None] & known[None, :]
                     value = _value(tl.load(where + (place * CELLS)[:, None], mask=inside, other=0), KIND)
@@ -219,9 +219,8 @@ def filter_rows(
                     low = tl.minimum(low, tl.where(inside, value, float("inf")))
                 else:
                     weight = ((place < end) & live).to(tl.float32)[:, None]
-                    place = tl.minimum(
-                        place, end - 1
-                    )  # past its end, a window repeats its last candidate with weight 0
+                    # after its end, a window repeats its last candidate with weight 0
+                    place = tl.minimum(place, end - 1)
                     value = _value(_load(where + (place * CELLS)[:, None], known, WHOLE), KIND)
                     weighted = value * weight
                     total += weighted
@@ -229,7 +228,7 @@ def filter_rows(
                     active += (weighted > 0).to(tl.int32)
                     high = tl.maximum(high, value)
                     low = tl.minimum(low, value)
-        # the lanes of a window to one
+        # reduce the lanes of each window
         row_high = high
         row_low = low
         if LANES > 1:
@@ -239,7 +238,7 @@ def filter_rows(
         low_bits = (-row_low).to(tl.int32, bitcast=True)
         most = tl.maximum(most, row_high)
         least = tl.minimum(least, row_low)
-        # what passes the thresholds; a tie only if some token of the window may stand before the list's last
+        # what passes the thresholds; a tie passes only if a token of the window may sort before the list's last key
         whole_row = first_row + tl.arange(0, ROWS)
         there = (whole_row < rows)[:, None]
         first = tl.load(table + 2 * rows + tl.minimum(whole_row, rows - 1))[:, None]
@@ -251,7 +250,7 @@ def filter_rows(
             low_hit = ((low_bits > low_threshold[None, :]) | low_tie) & there
             passed = hit | low_hit
         if tl.max(tl.max(passed.to(tl.int32), 1), 0) > 0:
-            if not PREFIX:  # at which column of its window each one stands: read again
+            if not PREFIX:  # find the column of each survivor: read its window again
                 if ROUTED:
                     first_entry = tl.load(table + tl.minimum(whole_row, rows - 1))[:, None]
                 if tl.max(tl.max(hit.to(tl.int32), 1), 0) > 0:
@@ -332,7 +331,7 @@ def _combine(best, new, units, unit_count, steps, GROUPED: tl.constexpr):
             worse = worse | ((groups == group) & (key < best))
         best = tl.sort(tl.where(worse, EMPTY, best))
         new = tl.where(new_worse, EMPTY, new)
-    # of an ascending and a descending list, the smaller ones at every place are the smallest of both
+    # a bitonic merge: the elementwise minima of an ascending and a descending list are the smallest keys of both
     return tl.sort(tl.minimum(best, tl.sort(new, descending=True)))
 
 

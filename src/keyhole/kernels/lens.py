@@ -21,7 +21,7 @@ from .sizes import CHUNK
 TILE = 16
 """chunks that a program of `survey` reads at once"""
 SEGMENT = 16
-"""tiles of a program"""
+"""tiles that a program of `survey` reads, one after the other"""
 NOTHING = tl.constexpr(-(2**63))
 """The key of a place after a row's end: smaller than that of any logit."""
 SUMS = 3
@@ -143,12 +143,12 @@ def first(
     TILE: tl.constexpr,
     SEGMENT: tl.constexpr,
 ):
-    """One segment of one row a program, elementwise down the row. Into `keys` [rows, segments]: that of the segment's first
-    token; into `sums` [rows, segments, 2], where asked: its largest logit m and Σ e^(z−m)."""
+    """One segment of one row per program. Writes to `keys` [rows, segments] the key of the segment's top token and, if SUMMED, to
+    `sums` [rows, segments, 2] its largest logit m and Σ e^(z−m)."""
     row = tl.program_id(0) // segments
     begin = (tl.program_id(0) % segments) * SEGMENT * TILE
     mine = z + row.to(tl.int64) * stride
-    best = tl.full([TILE], -3.0e38, tl.float32)  # finite: no infinity is taken from another
+    best = tl.full([TILE], -3.0e38, tl.float32)  # a finite start avoids (−inf) − (−inf) = NaN
     place = begin + tl.arange(0, TILE)
     total = tl.zeros([TILE], tl.float32)
     for tile in range(SEGMENT):
@@ -156,7 +156,7 @@ def first(
         value = tl.load(mine + token, mask=token < vocabulary, other=float("-inf")).to(tl.float32)
         better = value > best
         if SUMMED:
-            less = tl.exp(-tl.abs(value - best))  # of the two, the smaller one beside the larger
+            less = tl.exp(-tl.abs(value - best))  # e^(smaller − larger) of the two
             total = tl.where(better, total * less + 1.0, total + less)
         place = tl.where(better, token, place)
         best = tl.maximum(best, value)
@@ -168,7 +168,7 @@ def first(
 
 
 FIRST_TILE, FIRST_SEGMENT = 1024, 16
-"""Tokens that a program of `first` reads at once, and how many times it does."""
+"""Tokens that a program of `first` reads at once, and the number of such reads."""
 
 
 def first_tokens(logits: Tensor, *, summed: bool) -> tuple[Tensor, Tensor]:
@@ -199,7 +199,7 @@ def first_tokens(logits: Tensor, *, summed: bool) -> tuple[Tensor, Tensor]:
 
 
 class Surveyor:
-    """What blocks of logits say, kept on the device; they have `rows` rows in total."""
+    """Collects on the device what blocks of logits say; the blocks have `rows` rows in total."""
 
     def __init__(
         self, rows: int, vocabulary: int, kept: int, masked: Tensor, device: torch.device, *, ranked: bool

@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 FRACTION_BITS = 52
 LARGEST_ADDEND = 2.0**62
-"""Larger addends are cut to this one: 64 bits could not hold them."""
+"""Larger addends are clamped to this: 64 bits could not hold them."""
 
 
 def exact(addend: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """Floats as (whole, fraction) [..., 2]. An addend that 64 bits cannot hold is cut to `LARGEST_ADDEND`, a NaN to 0."""
+    """Floats as (whole, fraction) [..., 2]. An addend that 64 bits cannot hold is clamped to `LARGEST_ADDEND`; a NaN becomes 0."""
     if not (np.abs(addend) < LARGEST_ADDEND).all():
         addend = np.clip(np.nan_to_num(addend, nan=0.0), -LARGEST_ADDEND, LARGEST_ADDEND)
     whole = np.floor(addend)

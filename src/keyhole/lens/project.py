@@ -70,9 +70,9 @@ def project(
 def first_tokens(logits: Tensor, *, summed: bool) -> tuple[Tensor, Tensor]:
     """The top token of each row, and the log of softmax's denominator if `summed`."""
     if has_triton(logits.device):
-        from ..kernels import lens as kernel
+        from ..kernels import lens
 
-        return kernel.first_tokens(logits, summed=summed)
+        return lens.first_tokens(logits, summed=summed)
     logits = logits.float()
     return logits.argmax(1), logits.logsumexp(1) if summed else logits.new_empty(0)
 

@@ -56,7 +56,7 @@ def open_checkpoint(
     source = name_of(source)
     if not isinstance(trust_remote_code, bool):  # with None transformers would ask at the terminal
         raise UsageError(f"trust_remote_code must be True or False; this is {shown(repr(trust_remote_code), 60)}.")
-    if split and not _installed("accelerate"):
+    if split and not is_installed("accelerate"):
         raise MissingExtra("accelerate", "split", "Splitting a model over several GPUs")
     quieten()
     if source.endswith(".gguf"):
@@ -242,7 +242,9 @@ def _shards(index: dict[str, Any], name: str) -> set[str]:
 
 def _inside(file: str, what: str) -> str:
     if file != os.path.basename(file) or "\\" in file or "\0" in file:
-        raise ModelError(f"{what} names {shown(repr(file))}, which is not beside it. Keyhole does not follow it.")
+        raise ModelError(
+            f"{what} names {shown(repr(file))}, which is not in the same folder. Keyhole does not follow it."
+        )
     return file
 
 
@@ -352,7 +354,7 @@ def quieten() -> None:
     logging.set_verbosity_error()
 
 
-def _installed(package: str) -> bool:
+def is_installed(package: str) -> bool:
     from importlib.util import find_spec
 
     return find_spec(package) is not None

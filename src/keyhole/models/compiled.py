@@ -24,7 +24,7 @@ from .taps import Hook, hooked
 
 
 class _ThisThread(threading.local):
-    """What this thread does with the coefficients that come."""
+    """What this thread does with the coefficients of compiled blocks."""
 
     give: Callable[[int, Tensor], None] | None = None
     site = 0
@@ -64,7 +64,7 @@ def tap(give: Callable[[int, Tensor], None]) -> Iterator[None]:
 
 @functools.cache
 def _hook(device: torch.device) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-    """Always the same function for a device: code that was compiled with it is then found again by the next scan."""
+    """The same function for every scan on a device, so that code compiled with it is found again by the next scan."""
     taken = torch.zeros(1, dtype=torch.int8, device=device)
 
     def hook(module: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -101,7 +101,9 @@ def _compile_now(model: Model) -> None:
     """Compile on a batch of always the same shape: what the compiler decides by shape must not depend on the text."""
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "TensorFloat32")  # whoever asks for float32 gets it
+            warnings.filterwarnings(
+                "ignore", "TensorFloat32"
+            )  # it advises a lower precision than the float32 that was asked for
             model.forward(torch.zeros(2, 12, dtype=torch.int64))
     except Exception as error:
         if is_out_of_memory(error):

@@ -22,10 +22,12 @@ from ..common.files import sync, sync_folder
 from ..errors import KeyholeError, MissingExtra, ModelError
 from ..inputs.formats import shown
 from ..store.layout import cache_dir
-from .checkpoints import _installed, check_loaded, quieten, reason
+from .checkpoints import check_loaded, is_installed, quieten, reason
 
 ALONE = "model.gguf"
+"""The name of the file in its folder."""
 LEFT_SECONDS = 24 * 3600
+"""Age from which an unfinished conversion counts as abandoned."""
 
 
 def convert(path: Path) -> Path:
@@ -34,7 +36,7 @@ def convert(path: Path) -> Path:
     if not path.is_file():
         raise ModelError(f"There is no file {name}.")
     for package in ("gguf", "accelerate"):
-        if not _installed(package):
+        if not is_installed(package):
             raise MissingExtra(package, "gguf", "Reading .gguf files")
     folder = cache_dir() / "models" / f"{path.stem}-{_digest(path)[:16]}"
     if folder.is_dir():

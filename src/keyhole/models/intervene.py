@@ -81,7 +81,7 @@ def _parse(number: int, value: Any) -> Edit:
     scale = value["scale"]
     if isinstance(scale, bool) or not isinstance(scale, (int, float)):
         raise UsageError(f"The scale of edit {number} is {_short(scale)}; it must be a number.")
-    if not abs(scale) <= LARGEST:  # neither is NaN
+    if not abs(scale) <= LARGEST:  # NaN fails this comparison too
         raise UsageError(f"The scale of edit {number} is {_short(scale)}; it must be finite (0 switches the cell off).")
     positions = value.get("positions")
     if positions is None:
@@ -123,7 +123,7 @@ def _short(value: Any) -> str:
 
 
 def _refuse_doubles(edits: Sequence[Edit]) -> None:
-    """Refuse two edits of one cell at one position: the order of edits must not count."""
+    """Refuse two edits of one cell at one position: the order of edits must not matter."""
     seen: dict[tuple[int, int], set[int] | None] = {}
     for edit in edits:
         key = (edit.layer, edit.cell)
@@ -165,7 +165,7 @@ def read_edits(source: str | os.PathLike[str] | dict[str, Any] | Sequence[Edit],
         return check(parse(value), model)
     version = value.get("keyhole")
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-        raise UsageError(f'{name} is none that Keyhole wrote: its "keyhole" is {_short(version)} where 1 was expected.')
+        raise UsageError(f'{name} is none that Keyhole wrote: its "keyhole" is {_short(version)}, and 1 was expected.')
     if version > VERSION:
         raise UsageError(
             f"{name} was written by a newer Keyhole (version {_short(version)}, this one reads up to {VERSION}). "
@@ -206,8 +206,8 @@ def fingerprint(weights: str, edits: Sequence[Edit]) -> str:
 def applied(model: Model, edits: Iterable[Edit], n_special: int | None = None) -> Iterator[None]:
     """Run the model edited, inside the `with`; afterwards, also after an error, it is as before.
 
-    `n_special` tokens are before a sequence's own. Without it, each sequence is looked at: one, if it begins with the model's
-    start token. The model belongs to this thread meanwhile.
+    `n_special` special tokens are before a sequence's own. If it is None, a sequence has one if it begins with the model's
+    start token, else none. The model belongs to this thread meanwhile.
     """
     edits = check(edits, model)
     with model.lock, contextlib.ExitStack() as stack:
@@ -218,7 +218,7 @@ def applied(model: Model, edits: Iterable[Edit], n_special: int | None = None) -
 
 
 def apply(model: Model, edits: Iterable[Edit]) -> None:
-    """Edit a model for good, in addition to the edits it has."""
+    """Edit a model permanently, in addition to the edits it has."""
     every = check([*model.edits, *edits], model)
     with model.lock:
         for hook in hooks(model, _taps(model, every[len(model.edits) :], None)):
@@ -238,8 +238,8 @@ class _Sequences:
         """special tokens before each sequence's own"""
 
     def look(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note what the model is called with. Some architectures hand their feed-forward layers all tokens in one row, so it
-        cannot be read off the coefficients."""
+        """Note what the model is called with. Some architectures give their feed-forward layers all tokens in one row, so the
+        coefficients do not show the shape of the batch."""
         ids = args[0] if args else kwargs.get("input_ids")
         tokens = kwargs["inputs_embeds"] if ids is None else ids
         self.shape = (tokens.shape[0], tokens.shape[1])

@@ -34,12 +34,12 @@ def load(
     `dtype` "auto" is float32 on a CPU and the checkpoint's own type elsewhere. `device` "auto" is the GPU if there is one;
     "split" spreads the blocks over all GPUs.
     The family's row is proved on the loaded weights before the model is returned.
-    `edits` scale coefficients of it for good: a file that the explorer saved, its content, or a list (`keyhole.intervene`).
+    `edits` scale its coefficients permanently: a file that the explorer saved, its content, or a list (`keyhole.intervene`).
     """
     if isinstance(source, Model):
         if edits is not None:
             raise UsageError(
-                "This model is loaded already, and others may hold it. Load it by name with edits, or edit it for a while: "
+                "This model is loaded already, and others may hold it. Load it by name with edits, or edit it temporarily: "
                 "with keyhole.intervene.applied(model, edits): …"
             )
         return source

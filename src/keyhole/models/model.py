@@ -23,7 +23,7 @@ from ..errors import ModelError, ProofFailed, UsageError
 from ..inputs.kinds import CAUSAL_TEXT, Kind
 from ..store.vocabulary import Vocabulary
 from .families import family_of
-from .patches import attention_for, own_attention, without_looking
+from .patches import attention_for, own_attention, without_readbacks
 from .sites import axis_of, blocks_of, find_sites, module_at, of_layer
 from .taps import Sink, Taps, every_token, join_experts, tapped
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .intervene import Edit
 
 SPLIT = "split"
-"""The device of a model that is larger than one card."""
+"""The name of the device of a model that is spread over several GPUs."""
 
 NOT_COMPUTED = {"_name_or_path", "architectures", "dtype", "transformers_version", "use_cache"}
 """Settings of a configuration that change nothing a forward pass computes from given weights."""
@@ -63,9 +63,9 @@ class Model:
         self.source = source
         self.revision = revision
         self.edits: tuple[Edit, ...] = ()
-        """the edits it runs with: those for good (`intervene.apply`), and those of a `with` (`intervene.applied`)"""
+        """the edits it runs with: permanent ones (`intervene.apply`), and those of a `with` (`intervene.applied`)"""
         self.tap: Callable[[Callable[[int, Tensor], None]], AbstractContextManager[None]] | None = None
-        """replaces the hooks of `taps` while the blocks are compiled (`compiled.compiled`): given (site, x) by site"""
+        """replaces the hooks of `taps` while the blocks are compiled (`compiled.compiled`): is given a function of (site, x)"""
         self.lock = threading.RLock()
         """held while it runs: hooks belong to the whole model, so two threads must not share a forward pass"""
         self.kind: Kind = CAUSAL_TEXT
@@ -103,7 +103,7 @@ class Model:
 
     @property
     def signed(self) -> bool:
-        """Whether a coefficient can be negative: no only if the activation's output never is, and no edit has a negative scale."""
+        """Whether a coefficient can be negative. It cannot if the activation's output never is and no edit has a negative scale."""
         name = self.family.activation and getattr(self.config, self.family.activation, None)
         return name not in NON_NEGATIVE or any(edit.scale < 0 for edit in self.edits)
 
@@ -195,7 +195,7 @@ class Model:
         return [encoding.ids for encoding in encoded]
 
     def check_ids(self, largest: int) -> None:
-        """Refuse a token id without a row in the embedding: on a GPU the process could not use the card any more."""
+        """Refuse a token id without a row in the embedding: on a GPU it would make the device unusable for this process."""
         rows = int(self.lm.get_input_embeddings().weight.shape[0])
         if not 0 <= largest < rows:
             text = repr(self.vocabulary.piece(largest)) if 0 <= largest < len(self.vocabulary) else "none of its tokens"
@@ -209,14 +209,28 @@ class Model:
     @torch.inference_mode()
     def forward(self, ids: Tensor) -> None:
         """Run the blocks on right-padded windows [rows, columns]. The vocabulary head is not run."""
-        with self.lock, without_looking(), own_attention(self.lm), attention_for(ids.shape[1], self.device):
+        with self.lock, without_readbacks(), own_attention(self.lm), attention_for(ids.shape[1], self.device):
             self.lm.base_model(input_ids=ids.to(self.device, non_blocking=True), use_cache=False)
 
     def run(self, ids: Tensor, sink: Sink) -> None:
         """`forward`, and give each site's coefficients to `sink` as they are computed: [rows, columns, width], or rows with
-        their tokens if the site is routed."""
+        their tokens if the site is an expert."""
         with tapped(self, Taps(coefficients=sink), tuple(ids.shape)):
             self.forward(ids)
+
+    def run_every_token(self, ids: Tensor, sink: Callable[[int, Tensor], None]) -> None:
+        """`run`, but every site gives (site, x) once, with a row for every token of the batch: [rows · columns, width]. The
+        coefficient of a token that was not routed to a site is 0."""
+        missing = set(range(len(self.sites)))
+
+        def give(site: int, x: Tensor, tokens: Tensor | None) -> None:
+            missing.discard(site)
+            sink(site, every_token(x, tokens, ids.numel()))
+
+        self.run(ids, give)
+        for number in sorted(missing):  # experts that no token was routed to
+            site = self.sites[number]
+            sink(number, torch.zeros(ids.numel(), site.width, dtype=self.dtype, device=site.device))
 
     def batch(self, windows: Sequence[Sequence[int] | npt.NDArray[Any]], *, bos: bool = True) -> Batch:
         """Windows of token ids, right-padded into one batch."""
@@ -243,12 +257,12 @@ class Model:
     def coefficients_of(self, ids: Sequence[int], *, bos: bool = True) -> Tensor:
         """Like `coefficients`, of token ids."""
         batch = self.batch([ids], bos=bos)
-        count, kept = batch.ids.shape[1], {}
+        kept: dict[int, Tensor] = {}
 
-        def keep(site: int, x: Tensor, tokens: Tensor | None) -> None:
-            kept[site] = every_token(x, tokens, count)[batch.n_special :].float().cpu()
+        def keep(site: int, x: Tensor) -> None:
+            kept[site] = x[batch.n_special :].float().cpu()
 
-        self.run(batch.ids, keep)
+        self.run_every_token(batch.ids, keep)
         return torch.cat(join_experts(self, kept), 1)
 
     def __repr__(self) -> str:

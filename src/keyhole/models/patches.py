@@ -3,7 +3,7 @@
 Three things, each for speed, none of which changes a result beyond the rounding of an attention kernel:
 
 - transformers reads inputs back from the device, to look for packed sequences and to warn of padding. There are none, so it
-  is kept from looking (`without_looking`).
+  is kept from doing so (`without_readbacks`).
 - On a GPU, short causal windows go to our own attention kernel (`own_attention`).
 - On a GPU, other short windows go to torch's kernel with the smallest tiles (`attention_for`).
 """
@@ -74,17 +74,17 @@ _replaced = _Replaced()
 
 
 @contextlib.contextmanager
-def without_looking() -> Iterator[None]:
-    """Keep transformers from reading inputs back: whether several texts are packed into a row (none are), and whether there
-    is padding to warn of (causal attention never sees it). On a GPU, each look would wait for all work in flight."""
+def without_readbacks() -> Iterator[None]:
+    """Keep transformers from reading inputs back to see whether several texts are packed into a row (none are), and whether
+    there is padding to warn of (causal attention never sees it). On a GPU, each read would wait for all work in flight."""
     from transformers import PreTrainedModel, masking_utils
 
-    looks: list[tuple[Any, str, Any]] = [
+    readers: list[tuple[Any, str, Any]] = [
         (masking_utils, "find_packed_sequence_indices", lambda position_ids: None),
         (PreTrainedModel, "warn_if_padding_and_no_attention_mask", lambda *args, **kwargs: None),
     ]
     with contextlib.ExitStack() as stack:
-        for owner, name, instead in looks:
+        for owner, name, instead in readers:
             if hasattr(owner, name):
                 stack.enter_context(_replaced.with_value(owner, name, instead))
         yield

@@ -80,7 +80,7 @@ class Hook:
 
 @contextlib.contextmanager
 def tapped(model: Model, taps: Taps, shape: Shape | None = None) -> Iterator[None]:
-    """Run the model with taps, inside the `with`. `shape` is that of the batch, [rows, columns]: some architectures hand their
+    """Run the model with taps, inside the `with`. `shape` is that of the batch, [rows, columns]: some architectures give their
     feed-forward layers all tokens in one row. The model belongs to this thread meanwhile."""
     with model.lock:
         if model.tap is not None and taps == Taps(coefficients=taps.coefficients):
@@ -103,7 +103,7 @@ def hooked(wanted: Iterable[Hook]) -> Iterator[None]:
 
 
 def hooks(model: Model, taps: Taps, shape: Shape | None = None) -> list[Hook]:
-    """The hooks that taps need. Use `tapped`, unless they are to stay (edits for good)."""
+    """The hooks that taps need. Use `tapped`, unless they are to stay (permanent edits)."""
     if model.tap is not None:
         raise UsageError(
             f"The blocks of {model.source} are compiled, so only coefficients can be taken from them. Leave the compiled scan "
@@ -152,7 +152,7 @@ def _dense(sink: Sink, shape: Shape | None) -> Callable[[int, Tensor], None]:
 
 def _coefficients(number: int, site: Site, sink: Sink, shape: Shape | None) -> Callable[..., None]:
     give = _dense(sink, shape)
-    if site.routing is None:  # once per layer and batch of a scan: nothing but the call
+    if site.routing is None:  # runs once per layer and batch of a scan, so it does nothing but the call
         return lambda module, args: give(number, args[0])
 
     def routed(module: nn.Module, args: tuple[Any, ...]) -> None:
@@ -173,7 +173,7 @@ def _projected(number: int, site: Site, sink: Sink, shape: Shape | None) -> Call
 
 
 def _ascending(x: Tensor, site: Site, args: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
-    """Rows of a routed site by their token: an expert may be given them in any order."""
+    """Rows of a routed site, sorted by token: an expert may be given them in any order."""
     tokens = site.tokens(args)
     assert tokens is not None
     tokens, order = tokens.long().sort()
@@ -207,7 +207,7 @@ def every_token(x: Tensor, tokens: Tensor | None, count: int) -> Tensor:
 
 
 def join_experts(model: Model, by_site: Mapping[int, Tensor]) -> list[Tensor]:
-    """Rows [n, width] per site as rows [n, cells] per layer: the experts of a layer beside each other. A site that no token
+    """Rows [n, width] per site as rows [n, cells] per layer: the experts of a layer side by side. A site that no token
     was routed to may be missing, and counts as 0."""
     some = next(iter(by_site.values()))
     layers: list[list[Tensor]] = [[] for _ in range(model.layers)]

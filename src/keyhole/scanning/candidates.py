@@ -1,7 +1,7 @@
 """Which prefixes of a corpus are candidates: every distinct input once, at its first occurrence.
 
-A prefix is what the model saw: the tokens from its window's start to its last token. If the same tokens stand at the start of
-an earlier window, it is the same input with the same coefficients, and no candidate a second time. If a prefix is new, every
+A prefix is what the model saw: the tokens from its window's start to its last token. If an earlier window
+begins with the same tokens, it is the same input with the same coefficients, and not a candidate again. If a prefix is new, every
 longer prefix of its window is new too, so one number per window says which are candidates: `seen_before`, how many of its
 leading prefixes occurred earlier.
 
@@ -25,18 +25,18 @@ from .hold_out import mix
 Int64s = npt.NDArray[np.int64]
 
 PART_WINDOWS = 1 << 21
-"""Upper bound, roughly, on the windows compared together. Larger corpora are partitioned by a hash of the first token."""
+"""Approximate upper bound on windows compared together; larger corpora are partitioned by a hash of the first token."""
 
 
 def mark_candidates(files: PlanFiles, offsets: Int64s, held: npt.NDArray[np.bool_], kind: Kind = CAUSAL_TEXT) -> None:
-    """Mark the inputs that are no candidates, by what the kind of input says that two equal inputs are."""
+    """Mark repeated inputs, which are no candidates. `kind` says when two inputs are the same."""
     REPEATS[kind.sees](files, offsets, held)
 
 
 def _write_repeated_prefixes(files: PlanFiles, offsets: Int64s, held: npt.NDArray[np.bool_]) -> None:
     """Write `seen_before` of every window, and which prefixes occur more than once and how often.
 
-    A held-out window (`held`) has no candidate: all of its prefixes count as seen before. It makes no other prefix count so.
+    A held-out window (`held`) has no candidate: all of its prefixes count as seen before. It has no effect on other windows.
     """
     tokens = np.asarray(np.load(files.tokens, mmap_mode="r"))
     seen_before = new_memmap(files.window_seen_before, np.int32, len(held))
@@ -74,7 +74,7 @@ def _write_repeated_prefixes(files: PlanFiles, offsets: Int64s, held: npt.NDArra
 
 
 REPEATS = {Sees.BEFORE: _write_repeated_prefixes}
-"""One function per answer to the question which tokens make two inputs the same."""
+"""How repeated inputs are marked, by what the model sees (`Kind.sees`)."""
 
 
 def _windows_of(

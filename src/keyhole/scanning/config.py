@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..models.model import Model
 
 DEFAULT_CONTEXT = 2048
-"""The longest window by default. A longer one has to be asked for."""
+"""The longest window unless `--context` asks for a longer one."""
 PER = ("sentence", "prefix")
 
 
@@ -70,7 +70,7 @@ class ScanConfig:
             object.__setattr__(self, "shard", (number, of))
             if not 1 <= number <= of:
                 raise UsageError(
-                    f"The shard {number}/{of} cannot be: shards are numbered 1 to n, as in --shard 1/{max(of, 1)}."
+                    f"There is no shard {number}/{of}: shards are numbered 1 to n, as in --shard 1/{max(of, 1)}."
                 )
 
     def resolve(self, model: Model) -> ScanConfig:

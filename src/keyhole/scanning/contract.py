@@ -57,7 +57,7 @@ class Index(Protocol):
         seen_before: npt.NDArray[Any],
         first_tokens: Int64s,
     ) -> Any:
-        """What `update` has to know of a batch of windows; the arguments are those of `Windows.of`.
+        """What `update` needs to know about a batch of windows; the arguments are those of `Windows.of`.
 
         The result is of the index's own kind, is never changed, serves every site, and may be used several times.
         """
@@ -67,26 +67,26 @@ class Index(Protocol):
 
         Without `tokens`, x is [rows, columns, width]: every token of the batch. With `tokens`, x is [n, width] and holds some
         tokens only, as an expert sees them: tokens [n] (int64, ascending, distinct) are their positions in the flattened batch
-        (row · columns + column). n may be 0. What is no candidate is ignored in both forms: special tokens, padding, prefixes
-        that occurred before.
+        (row · columns + column). n may be 0, and a site that no token was routed to need not be updated. What is no candidate is
+        ignored in both forms: special tokens, padding, prefixes that occurred before.
 
         All or nothing: if memory runs out, the site is as it was before the call, and the batch may be given to it again, whole
-        or in parts. `x` is not changed, and may be overwritten after the call by work in the same stream.
+        or in parts. `x` is not changed. After the call, work in the same stream may overwrite it.
         """
 
     def flush(self) -> None:
-        """Wait for everything that is under way or put off, and raise what is still to be raised. A flushed index goes on."""
+        """Wait for all pending work, and raise its errors. The index can be updated again afterwards."""
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """All there is to the index, after a `flush`. Save it, load it, merge it with that of another index, and go on.
+        """Everything the index holds, after a `flush`. It can be saved, loaded, and merged with the state of another index.
 
         - `n`: as above
-        - `keys` [sides, cells, top]: the keys of each cell's best candidates, best first; UNFILLED behind the last one.
-          The second side is there if coefficients are signed: the same for the negated coefficients
+        - `keys` [sides, cells, top]: the keys of each cell's best candidates, best first; UNFILLED after the last one.
+          The second side, the same for the negated coefficients, exists only if coefficients are signed
         - `active` [cells]: candidates with a coefficient above zero
         - `sums` [cells, 2, 2]: the sum of the coefficients and that of their squares, each as (whole, fraction), see
           `kernels/sums.py`
-        - `extremes` [cells, 2]: the largest and the smallest coefficient; −inf and inf if there was none
+        - `extremes` [cells, 2]: the largest and the smallest coefficient that the site gave; −inf and inf if it gave none
 
         The arrays may be the index's own: they are valid until the next `update` or `load`.
         """
@@ -140,13 +140,13 @@ def make_index(
     per: str,
     context: int,
     unit_offsets: Int64s | None = None,
-    beside: bool = True,
+    side_stream: bool = True,
 ) -> Index:
     """The index for coefficients that come from `devices`, one per site, in windows of at most `context` tokens.
 
     `unit_offsets` are given if a unit may come in several windows, of which only the best candidate may enter a list.
-    `beside`: on a GPU, the index works in a stream of its own while the model goes on. This must be off if the memory of the
-    coefficients may be used again at once, as compiled blocks do.
+    `side_stream`: on a GPU, the index works in a stream of its own while the model goes on. This must be off if the memory of
+    the coefficients may be overwritten at once, as compiled blocks do.
     """
     if len(devices) != len(cells.sites):
         raise ValueError(f"{len(devices)} devices were given for {len(cells.sites)} sites: give one per site")
@@ -154,7 +154,9 @@ def make_index(
         from .gpu import GpuIndex
 
         if GpuIndex.fits(columns=context, cells=cells, top=top):
-            return GpuIndex(devices, cells, top, signed=signed, per=per, unit_offsets=unit_offsets, side_stream=beside)
+            return GpuIndex(
+                devices, cells, top, signed=signed, per=per, unit_offsets=unit_offsets, side_stream=side_stream
+            )
     from .cpu import CpuIndex
 
     return CpuIndex(cells, top, signed=signed, per=per, unit_offsets=unit_offsets)

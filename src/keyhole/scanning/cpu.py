@@ -46,7 +46,7 @@ class Candidates:
     """[blocks · width] the token index of each"""
     groups: int
     size: int
-    """A block is `groups` groups of `size` columns: to find a column takes two short searches instead of a long one."""
+    """A block is `groups` groups of `size` columns, so that finding a column takes two short searches instead of a long one."""
     windows: Windows
 
     @property
@@ -105,7 +105,7 @@ def _blocks(
 
 
 def grouped(width: int) -> tuple[int, int]:
-    """How many groups of what size: about as many as they are large, with few columns too many."""
+    """The number of groups and their size: both near the square root of `width`, chosen so that little is padding."""
     root = width**0.5
     sizes = range(max(1, int(root * 0.7)), int(root * 1.5) + 1)
     size = min(sizes, key=lambda size: (-width % size, abs(size - root)))
@@ -183,10 +183,11 @@ class CpuIndex:
             self._take(site, x.reshape(-1, x.shape[-1]), picked)
 
     def _take(self, site: int, x: Tensor, batch: Candidates) -> None:
-        """Rows of coefficients [n, width] into the index. Nothing is changed before all that takes memory is done."""
+        """Take in rows of coefficients [n, width]. Nothing is changed before all memory is allocated."""
         span = self.cells.sites[site]
         totals, picked, high, low = self._filter_rows(x, batch)
         ends = torch.stack([high.amax((0, 1)), low.amin((0, 1))], -1).cpu().numpy()
+        ends += 0.0  # a −0 becomes 0: which of the two is the larger depends on their order
         if not np.isfinite(ends).all():
             raise FloatingPointError(self.cells.site_name(site))
         survivors = [self._survivors(0, span, picked, high, batch)]
@@ -207,7 +208,7 @@ class CpuIndex:
             if self._n_pending[side, site] > PENDING_PER_CELL * x.shape[1]:
                 try:
                     self._merge(side, site)
-                except MemoryError:  # the survivors go on waiting: the batch itself is taken
+                except MemoryError:  # the survivors stay pending; the batch itself has been taken in
                     break
 
     def _filter_rows(self, x: Tensor, batch: Candidates) -> tuple[npt.NDArray[np.float64], Tensor, Tensor, Tensor]:
@@ -221,7 +222,7 @@ class CpuIndex:
             x.device, width, (blocks * columns, min(step, blocks) * columns, ends, ends)
         )
         index, weights = batch.index.to(x.device), batch.weights.to(x.device)[:, None]
-        limit = torch.where(weights > 0, 0.0, torch.inf)  # above it a row is active: a repetition never is
+        limit = torch.where(weights > 0, 0.0, torch.inf)  # a row is active above its limit; a repetition never is
         picked = rows.view(blocks, batch.groups, batch.size, width)
         high, low = (each.view(blocks, batch.groups, width) for each in (high, low))
         sums = torch.zeros(3, width, dtype=torch.float64, device=x.device)
@@ -244,7 +245,7 @@ class CpuIndex:
         return sums.cpu().numpy(), picked, high, low
 
     def _buffers(self, device: torch.device, width: int, rows: tuple[int, ...]) -> tuple[Tensor, ...]:
-        """Arrays [rows, width] in memory that is kept: memory allocated anew for every site would be paged in every time."""
+        """Arrays [rows, width] in memory that is kept. Memory allocated for each site would have to be paged in each time."""
         need = sum(rows) * width
         if self._memory.numel() < need or self._memory.device != device:
             self._memory = torch.empty(need, device=device)
@@ -253,7 +254,7 @@ class CpuIndex:
     def _survivors(
         self, side: int, span: slice, picked: Tensor, ends: Tensor, batch: Candidates
     ) -> tuple[npt.NDArray[Any], Keys]:
-        """What can enter a list: what reaches the cell's threshold (an equal coefficient may stand earlier in the corpus)."""
+        """What can enter a list: coefficients that reach the cell's threshold. Equal ones count: they may be earlier in the corpus."""
         device, width = ends.device, ends.shape[-1]
         best = ends.amin(1).neg_() if side else ends.amax(1)
         threshold = self._thresholds[side, span].to(device)
@@ -282,7 +283,7 @@ class CpuIndex:
             self._merge(int(side), int(site))
 
     def _merge(self, side: int, site: int) -> None:
-        """Pending survivors into the lists of a site. If memory runs out they stay pending."""
+        """Merge the pending survivors of a site into its lists. If memory runs out, they stay pending."""
         pending, span = self._pending[side][site], self.cells.sites[site]
         cells = np.concatenate([pair[0] for pair in pending])
         keys = np.concatenate([pair[1] for pair in pending])
@@ -333,7 +334,7 @@ def _thresholds(last: Keys) -> npt.NDArray[np.float32]:
 
 def _summed(rows: Tensor) -> Tensor:
     """The sum of rows [n, width]. Each of torch's threads sums the rows that it has just written, which are in the cache of its
-    own core; torch by itself would have it sum a range of columns."""
+    core. With a plain `sum`, each thread would sum a range of columns instead."""
     threads = torch.get_num_threads()
     if rows.device.type == "cpu" and len(rows) % threads == 0:
         return rows.view(threads, -1, rows.shape[1]).sum(1).sum(0, dtype=torch.float64)

@@ -23,11 +23,11 @@ from .contract import Int64s, Windows
 
 MAX_COLUMNS = 1 << 16
 MAX_TOP = 1024
-"""A program of `settle` holds a list in its registers."""
+"""Longest list: a program of `settle` holds one in its registers."""
 SETTLE_BLOCK = 16
 """Cells whose statistics one program of `settle` adds up."""
 SETTLE_SPAN = 8
-"""Columns that `settle` reads together if it searches a cell's coefficients again."""
+"""Columns that `settle` reads together when it searches a cell's coefficients again."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,8 @@ class Rows:
         return self.tables[device]
 
     def routed_on(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """The first two rows of the table as positions in the flattened batch; and a table in which each site replaces these
-        two rows by its own entries."""
+        """The first two rows of the table as positions in the flattened batch, and a copy of the table. In the copy, each routed
+        site overwrites these two rows with its own entries."""
         if device not in self.routed_tables:
             table = self.on(device)
             row_begin = torch.arange(table.shape[1], device=device) * self.columns
@@ -140,27 +140,27 @@ class _Part:
         self.extremes = torch.tensor([-torch.inf, torch.inf], **options).repeat(self.cells, 1)
         self.bad = torch.zeros(self.sites, dtype=torch.int32, **options)
         """1 for a site that gave coefficients that are not finite"""
-        # what the two kernels of one site share; [sides, width] and [sides, width, slots] of the site's width
+        # scratch memory of both kernels, for one site at a time: [sides, width] and [sides, width, slots]
         self.counts = torch.zeros(sides * max(widths), dtype=torch.int32, **options)
         self.pending = torch.empty(sides * max(widths) * slots, dtype=torch.int64, **options)
         self.partial = torch.empty(0, **options)
         self.units = torch.empty(0, dtype=torch.int64, **options)
         self.multiprocessors = 4
-        self.told: Tensor | None = None
-        """`bad` as the host last heard of it"""
+        self.host_bad: Tensor | None = None
+        """the host's latest copy of `bad`, in pinned memory"""
         self.event: Any = None
         self.stream: Any = None
         if device.type == "cuda":
             self.multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
-            self.told = torch.zeros(self.sites, dtype=torch.int32).pin_memory()
+            self.host_bad = torch.zeros(self.sites, dtype=torch.int32).pin_memory()
             self.event = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
 
 class GpuIndex:
     """Every cell's best candidates and statistics so far; the contract is that of `contract.Index`.
 
-    `devices`: where the coefficients of each site come from. With `side_stream`, the kernels run beside the model's own: they
-    move bytes while the matrix products compute.
+    `devices`: where the coefficients of each site come from. With `side_stream`, the kernels run at the same time as the model's
+    own: they move bytes while the matrix products compute.
     """
 
     def __init__(
@@ -183,22 +183,22 @@ class GpuIndex:
         self.grouped = unit_offsets is not None
         sides = 2 if signed else 1
         slots = slots or max(32, 1 << (top - 1).bit_length())
-        self._parts: dict[torch.device, _Part] = {}
+        self.parts: dict[torch.device, _Part] = {}
         self._places: dict[torch.device, npt.NDArray[np.int64]] = {}
         """the places of each part's cells on the axis"""
-        self._sites: list[_Site] = []
+        self.sites: list[_Site] = []
         for device in dict.fromkeys(devices):
             spans = [span for other, span in zip(devices, cells.sites, strict=True) if other == device]
             widths = [span.stop - span.start for span in spans]
-            self._parts[device] = part = _Part(device, widths, top, sides, slots)
+            self.parts[device] = part = _Part(device, widths, top, sides, slots)
             self._places[device] = np.concatenate([np.arange(span.start, span.stop) for span in spans])
             if unit_offsets is not None:
                 part.units = torch.from_numpy(np.array(unit_offsets, np.int64)).to(device)
             if side_stream and device.type == "cuda":
                 part.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        number, base = dict.fromkeys(self._parts, 0), dict.fromkeys(self._parts, 0)
+        number, base = dict.fromkeys(self.parts, 0), dict.fromkeys(self.parts, 0)
         for device, span in zip(devices, cells.sites, strict=True):
-            self._sites.append(_Site(self._parts[device], number[device], base[device]))
+            self.sites.append(_Site(self.parts[device], number[device], base[device]))
             number[device] += 1
             base[device] += span.stop - span.start
 
@@ -210,7 +210,7 @@ class GpuIndex:
 
     @property
     def nbytes(self) -> int:
-        return sum(part.keys.nbytes for part in self._parts.values())
+        return sum(part.keys.nbytes for part in self.parts.values())
 
     # The state
 
@@ -221,7 +221,7 @@ class GpuIndex:
         active = np.empty(cells, np.int64)
         sums = np.empty((cells, 2, 2), np.int64)
         extremes = np.empty((cells, 2), np.float32)
-        for device, part in self._parts.items():
+        for device, part in self.parts.items():
             places = self._places[device]
             keys[:, places] = part.keys.cpu().numpy()
             active[places] = part.active.cpu().numpy()
@@ -233,7 +233,7 @@ class GpuIndex:
         self.n = int(state["n"])
         last = state["keys"][..., -1]
         thresholds = np.maximum(0x7FFFFFFF - (last >> 32), 1).astype(np.int32)
-        for device, part in self._parts.items():
+        for device, part in self.parts.items():
             places = self._places[device]
             part.keys.copy_(torch.from_numpy(state["keys"][:, places]))
             part.thresholds.copy_(torch.from_numpy(thresholds[:, places]))
@@ -242,8 +242,8 @@ class GpuIndex:
             part.extremes.copy_(torch.from_numpy(state["extremes"][places]))
 
     def flush(self) -> None:
-        """Wait for the devices; raise what they found wrong."""
-        for device, part in self._parts.items():
+        """Wait for the devices, and raise the errors they found."""
+        for device, part in self.parts.items():
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             self._raise_if_bad(part, part.bad)
@@ -260,20 +260,20 @@ class GpuIndex:
     ) -> Rows:
         windows = Windows.of(columns, n_special, lengths, seen_before, first_tokens)
         table = torch.from_numpy(np.stack([windows.begin, windows.end, windows.first]))
-        cuda = any(device.type == "cuda" for device in self._parts)
+        cuda = any(device.type == "cuda" for device in self.parts)
         return Rows(columns, table.pin_memory() if cuda else table)
 
     def update(self, site: int, x: Tensor, batch: Rows, tokens: Tensor | None = None) -> None:
-        where = self._sites[site]
+        where = self.sites[site]
         part = where.part
         if part.device.type != "cuda":
-            self._launch(where, self._given(part, x, batch, tokens))
+            self._launch(where, self.given(part, x, batch, tokens))
             self._raise_if_bad(part, part.bad)
             return
         with contextlib.ExitStack() as stack:
             if torch.cuda.current_device() != part.device.index:
                 stack.enter_context(torch.cuda.device(part.device))
-            given = self._given(part, x, batch, tokens)
+            given = self.given(part, x, batch, tokens)
             if part.stream is not None:
                 part.stream.wait_stream(torch.cuda.current_stream())
                 stack.enter_context(torch.cuda.stream(part.stream))
@@ -281,9 +281,9 @@ class GpuIndex:
                     tensor.record_stream(part.stream)
             self._launch(where, given)
             if where.number == part.sites - 1:
-                self._listen(part)
+                self._check_earlier(part)
 
-    def _given(self, part: _Part, x: Tensor, batch: Rows, tokens: Tensor | None) -> _Given:
+    def given(self, part: _Part, x: Tensor, batch: Rows, tokens: Tensor | None) -> _Given:
         x, columns = x.contiguous(), batch.columns
         if tokens is None:
             return _Given(x, columns, batch.on(part.device))
@@ -291,21 +291,21 @@ class GpuIndex:
         return _Given(x, columns, table, tokens.contiguous(), positions)
 
     def _launch(self, site: _Site, given: _Given) -> None:
-        """The kernels of a site. What takes memory comes before the first of them, so that all or none are launched."""
+        """Launch the kernels of a site. All memory is allocated before the first launch, so that all or none run."""
         if not given.entries:
             return
         if given.tokens is not None and given.positions is not None:
             torch.searchsorted(given.tokens, given.positions, out=given.table[:2])  # the entries of each window
-        groups = self._filter_rows(site, given)
-        self._settle(site, given, groups)
+        groups = self.filter_rows(site, given)
+        self.settle(site, given, groups)
 
-    def _filter_rows(self, site: _Site, given: _Given) -> int:
-        """Filter and statistics; returns how many groups of programs left sums."""
+    def filter_rows(self, site: _Site, given: _Given) -> int:
+        """Filter and statistics. Returns the number of groups of programs, each of which leaves partial sums."""
         part, width = site.part, given.width
         tiling = self.tiling or choose_tiling(given.rows, given.columns)
         tiles = -(-given.rows // tiling.rows)
         blocks = -(-width // tiling.block)
-        each = -(-tiles * blocks // (part.multiprocessors * tiling.fill))  # tiles of a program
+        each = -(-tiles * blocks // (part.multiprocessors * tiling.fill))  # tiles per program
         groups = -(-tiles // each)
         if part.partial.numel() < (need := groups * triton_kernels.PARTIALS * width):
             part.partial = torch.empty(need, device=part.device)
@@ -340,7 +340,7 @@ class GpuIndex:
         )
         return groups
 
-    def _settle(self, site: _Site, given: _Given, groups: int) -> None:
+    def settle(self, site: _Site, given: _Given, groups: int) -> None:
         part, width = site.part, given.width
         sides = 2 if self.signed else 1
         units = max(part.units.numel(), 1)
@@ -380,23 +380,23 @@ class GpuIndex:
             num_warps=max(part.slots // 128, 1),
         )
 
-    # What is not finite
+    # Coefficients that are not finite
 
-    def _listen(self, part: _Part) -> None:
-        """Without waiting, hear what the last batch said, and ask again."""
+    def _check_earlier(self, part: _Part) -> None:
+        """Check the flags of an earlier batch without waiting, and request those of this one."""
         if part.event.query():
-            assert part.told is not None
-            self._raise_if_bad(part, part.told)
-            part.told.copy_(part.bad, non_blocking=True)
+            assert part.host_bad is not None
+            self._raise_if_bad(part, part.host_bad)
+            part.host_bad.copy_(part.bad, non_blocking=True)
             part.event.record()
 
     def _raise_if_bad(self, part: _Part, flags: Tensor) -> None:
         if flags.any():
             bad = int(flags.nonzero()[0, 0])
-            site = next(i for i, each in enumerate(self._sites) if each.part is part and each.number == bad)
+            site = next(i for i, each in enumerate(self.sites) if each.part is part and each.number == bad)
             raise FloatingPointError(self.cells.site_name(site))
 
 
 def choose_tiling(rows: int, columns: int) -> Tiling:
-    """By the batch's shape alone, so that the same batch is always summed in the same order."""
+    """Depends on the batch's shape alone, so that the same batch is always summed in the same order."""
     return SHORT_ROWS if rows >= 64 or columns <= 128 else LONG_ROWS

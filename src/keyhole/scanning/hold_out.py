@@ -1,7 +1,7 @@
 """Which units are kept out of a scan: a fixed pseudo-random choice, so that a manifest is enough to repeat it.
 
 Held-out units are numbered and stored like all others, and never run. The choice is by unit, or by document: then a document
-is scanned as a whole or held out as a whole, so that no held-out sentence stands beside a scanned one of the same text.
+is scanned as a whole or held out as a whole, so that no held-out sentence is from the same text as a scanned one.
 """
 
 from __future__ import annotations

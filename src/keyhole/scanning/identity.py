@@ -12,8 +12,7 @@ from ..errors import RunError
 from ..inputs import corpus
 from ..models.load import load
 from ..models.model import Model
-from ..store import layout as store
-from ..store import manifest
+from ..store import layout, manifest
 from ..store.run import Run
 from ..store.unfinished import Partial
 from .config import ScanConfig
@@ -30,7 +29,7 @@ PARTS: dict[str, type] = {"model": dict, "config": dict, "corpus": list}
 
 @dataclass(frozen=True)
 class Job:
-    """A scan as it was asked for: the model, loaded or by name, the corpus, and how."""
+    """A scan as it was requested: the model (loaded, or by name), the corpus and the options."""
 
     model: Model | str
     names: list[str]
@@ -110,14 +109,14 @@ def already_done(job: Job, partial: Partial, *, resume: bool) -> Run | None:
             return None
         raise
     if left:  # the run that was replaced; a kill during the last step left it
-        store.check_ours(partial.path)
-        with store.lock(partial.path):
+        layout.check_ours(partial.path)
+        with layout.lock(partial.path):
             partial.drop()
     return run
 
 
 def finish_sealed(job: Job, partial: Partial) -> Run:
-    """The last step of a scan that was killed before it. Its files are compared with the manifest once more."""
+    """Do the last step of a scan that was killed before it, after comparing its files with the manifest again."""
     sealed = manifest.read_manifest(partial.path)
     manifest.check_files(partial.path, sealed, contents=True)
     _check_same(job, sealed, partial.path)
@@ -133,7 +132,7 @@ def _check_same(job: Job, sealed: dict[str, Any], path: Path) -> None:
     before = {"model": sealed["model"], "config": sealed["config"], "corpus": about["sources"]}
     if found := differences(before, identity(model, job.config.resolve(model), job.names)):
         raise RunError(f"{path} is a finished scan of another kind ({found}). Choose another --out, or use --force.")
-    if store.read_log(path).get("stamps") != stamps_of(job.names) or "-" in job.names:
+    if layout.read_log(path).get("stamps") != stamps_of(job.names) or "-" in job.names:
         units = job.units()
         same = content_hash(units, about["units"]) == about["hash"]
         if not same or (not about["truncated"] and next(units, None) is not None):

@@ -1,4 +1,4 @@
-"""Partial results put together: the same bytes as those of one pass, in whatever order and grouping they are merged."""
+"""Merging partial results: the same bytes as those of one pass, in every order and grouping."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from ..common.files import copy_file, disk_errors
 from ..errors import ShardError
 from ..kernels.order import UNFILLED, Keys, one_per_group, pack
 from ..kernels.sums import add_integers
-from ..store import layout as store
-from ..store import manifest
+from ..store import layout, manifest
 from ..store.run import Run
 from ..store.trust import is_own
 from ..store.unfinished import Partial
@@ -34,7 +33,7 @@ MERGED_LISTS = 1 << 16
 
 
 def merge_states(states: Iterable[State], unit_offsets: Offsets | None = None) -> State:
-    """The state of one index that saw all that several saw. It is again a state, and the grouping makes no difference.
+    """The state of one index that saw everything that several saw. It can be merged again: order and grouping do not matter.
 
     `unit_offsets` are given if a unit may be in several shards, and only its best prefix may be in a list.
     """
@@ -73,14 +72,14 @@ def _merge_into(merged: State, state: State, unit_offsets: Offsets | None) -> No
 
 
 def state_of(run: Run) -> State:
-    """What the index of a finished scan held, read out of its run. Nothing stays open: every open array takes a file
-    descriptor, and many runs may be merged."""
-    offsets = store.load_array(run.path, "unit_offsets")
+    """The state of the index that made a finished run, read from its files. No file stays open: many runs may be merged, and
+    every open array takes a file descriptor."""
+    offsets = layout.load_array(run.path, "unit_offsets")
     sides = []
-    for negative in store.sides(run.signed):
-        coefficients, units, positions = (store.load_array(run.path, name) for name in store.side_names(negative))
+    for negative in layout.sides(run.signed):
+        coefficients, units, positions = (layout.load_array(run.path, name) for name in layout.side_names(negative))
         sides.append(_keys(coefficients, units, positions, offsets))
-    statistics = {name: store.load_array(run.path, name) for name in store.STATISTICS}
+    statistics = {name: layout.load_array(run.path, name) for name in layout.STATISTICS}
     return {"n": np.array(int(run.manifest["corpus"]["scanned_prefixes"])), "keys": np.stack(sides), **statistics}
 
 
@@ -123,7 +122,7 @@ def _merge_runs(partial: Partial, runs: list[Run]) -> None:
     for run in runs:
         manifest.check_files(run.path, run.manifest, contents=True)
     first = runs[0]
-    for name in (*(f"{each}.npy" for each in store.CORPUS), "tokenizer.json"):
+    for name in (*(f"{each}.npy" for each in layout.CORPUS), "tokenizer.json"):
         copy_file(first.path / name, partial.path / name)
     split = first.manifest["corpus"]["split_units"] and first.manifest["config"]["per"] == "sentence"
     state = merge_states((state_of(run) for run in runs), first.unit_offsets if split else None)
@@ -131,7 +130,7 @@ def _merge_runs(partial: Partial, runs: list[Run]) -> None:
     about = {key: value for key, value in first.manifest.items() if key not in ("files", "checksum")}
     about["config"] = {**about["config"], "shard": None}
     about["corpus"] = {**about["corpus"], "scanned_prefixes": int(state["n"])}
-    log = {"merged": [str(run.path) for run in runs], "stamps": store.read_log(first.path).get("stamps")}
+    log = {"merged": [str(run.path) for run in runs], "stamps": layout.read_log(first.path).get("stamps")}
     partial.finish(about, log, sign=all(is_own(run.path, run.manifest["checksum"]) for run in runs))
 
 

@@ -78,11 +78,11 @@ def build(
 ) -> Summary:
     """Plan a corpus into `files`.
 
-    `kind` says what a candidate is. `n_special` special tokens stand before every window, and `context` counts them. `check_ids` refuses a token id that the
-    model has no embedding for. `identity` says what the plan is a plan of.
+    `kind` says what a candidate is. `n_special` special tokens are before every window, and `context` counts them. `check_ids`
+    refuses a token id that the model has no embedding for. `identity` describes the scan that the plan is for.
 
     With `threads`, one thread reads and another one tokenises in advance. A thread that waits for input which may never come
-    cannot be stopped, so standard input is read without.
+    cannot be stopped, so standard input is read without threads.
     The summary is written last: a plan with a summary is whole.
     """
     window_length = context - n_special
@@ -197,7 +197,7 @@ def _tokenized(
 
 
 def _windows(begins: Int64s, lengths: Int64s, most: int) -> Int64s:
-    """Where windows begin: at every unit's begin, and after every `most` tokens inside it."""
+    """Where windows begin: at the begin of each unit, and after every `most` tokens inside it."""
     pieces = -(-lengths // most)
     first = np.repeat(np.cumsum(pieces) - pieces, pieces)
     return np.repeat(begins, pieces) + (np.arange(len(first)) - first) * most

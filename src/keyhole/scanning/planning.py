@@ -15,7 +15,7 @@ from .plan import Plan, build, content_hash, open_plan
 
 
 class PlanProgress(Protocol):
-    """Is told how many tokens are planned."""
+    """Receives the number of tokens planned so far."""
 
     def planned(self, tokens: int) -> None: ...
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from .. import __version__
 from ..kernels.order import unpack
 from ..models.model import Model
-from ..store import layout as store
+from ..store import layout
 from ..store.unfinished import Partial
 from .config import ScanConfig
 from .plan import Summary, unit_of
@@ -27,10 +27,10 @@ CELLS_AT_ONCE = 4096
 
 def save_results(state: dict[str, npt.NDArray[Any]], unit_offsets: npt.NDArray[np.int64], partial: Partial) -> None:
     """The state of an index as the arrays of a run, some cells at a time."""
-    for name in store.STATISTICS:
+    for name in layout.STATISTICS:
         partial.save(name, state[name])
     for negative, keys in zip((False, True), state["keys"], strict=False):
-        names, row = store.side_names(negative), keys.shape[1:]
+        names, row = layout.side_names(negative), keys.shape[1:]
         with (
             partial.writer(names[0], np.float32, row) as coefficients,
             partial.writer(names[1], np.int32, row) as units,
@@ -61,10 +61,10 @@ def describe_model(model: Model) -> dict[str, Any]:
 def manifest_for(
     about: dict[str, Any], names: list[str], config: ScanConfig, summary: Summary, scanned: int
 ) -> dict[str, Any]:
-    """The manifest of a run, but for its list of files. `about` describes the model; `scanned` prefixes were candidates."""
+    """The manifest of a run, without its list of files. `about` describes the model; `scanned` is the number of candidates."""
     counted = {key: value for key, value in vars(summary).items() if key != "batches"}
     return {
-        "schema": store.SCHEMA,
+        "schema": layout.SCHEMA,
         "keyhole": __version__,
         "model": about,
         "corpus": {"sources": names, **counted, "scanned_prefixes": scanned},

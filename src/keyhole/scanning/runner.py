@@ -47,7 +47,7 @@ def index_for(model: Model, config: ScanConfig, unit_offsets: npt.NDArray[np.int
         per=config.per,
         context=config.context or 0,
         unit_offsets=unit_offsets,
-        beside=not config.compile,
+        side_stream=not config.compile,
     )
 
 
@@ -71,9 +71,9 @@ def check_memory(model: Model, config: ScanConfig) -> None:
 
 
 def scan_batches(model: Model, batches: Batches, index: Index, config: ScanConfig, numbers: range) -> Iterator[int]:
-    """Run batches through the model into the index. Yields each batch's number when it is in (a GPU may still be working).
+    """Run batches through the model into the index. Yields each batch's number after its update (a GPU may still be working).
 
-    The next batches are prepared in a thread meanwhile. Nothing here waits for a device, so an error in a coefficient may be
+    A thread prepares the next batches meanwhile. Nothing here waits for a device, so an error in a coefficient may be
     reported a few batches late, at the latest when the index is asked for its state.
     """
     if model.device.type == "cpu":
@@ -89,8 +89,8 @@ def scan_batches(model: Model, batches: Batches, index: Index, config: ScanConfi
 
 
 def _keep_freed_memory() -> None:
-    """Make the C library keep freed memory, up to a batch's worth, for the next layer. By default glibc returns large arrays to
-    the system, and every layer of every batch pays for new zeroed pages: a tenth of the time."""
+    """Make the C library keep freed memory, about as much as a batch needs, for the next layer. By default glibc returns large
+    arrays to the system, and new zeroed pages for every layer of every batch take a tenth of the time."""
     trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
     with contextlib.suppress(OSError, AttributeError):  # another C library
         libc = ctypes.CDLL("libc.so.6")
@@ -185,7 +185,7 @@ def compiled_if_asked(model: Model, config: ScanConfig) -> contextlib.AbstractCo
 
 @contextlib.contextmanager
 def warming_up(model: Model, config: ScanConfig) -> Iterator[None]:
-    """On a GPU, warm up in a thread while the corpus is planned. What is not warm by then gets warm during the scan."""
+    """On a GPU, warm up in a thread while the corpus is planned. Kernels not compiled by then are compiled during the scan."""
     if model.device.type != "cuda":
         yield
         return
@@ -200,8 +200,8 @@ def warming_up(model: Model, config: ScanConfig) -> Iterator[None]:
 
 
 def warm_up(model: Model, config: ScanConfig, enough: Stop) -> None:
-    """Run a few made-up windows into an index that is thrown away, until `enough` is set, so that what is compiled on first use
-    is compiled before the corpus comes. Errors are ignored: they will come again in the scan, and are reported there."""
+    """Run a few made-up windows into an index that is thrown away, until `enough` is set, so that kernels are compiled before
+    the first batch. Errors are ignored: they come again in the scan, and are reported there."""
     lengths = sorted({min(length, (config.context or 2) - int(config.bos)) for length in WARM_UP})
     two_units = np.array([0, lengths[-1], 2 * lengths[-1]], np.int64)
     with contextlib.suppress(Exception):

@@ -34,11 +34,11 @@ from .shard import ShardJob, ShardProgress, check_room, read_result
 
 
 class Progress(PlanProgress, ShardProgress, Protocol):
-    """What a scan tells whoever watches it."""
+    """Receives the progress of a scan."""
 
 
 class Silent:
-    """Progress that nobody watches."""
+    """Ignores all progress."""
 
     def planned(self, tokens: int) -> None: ...
     def begin(self, tokens: int, done: int) -> None: ...
@@ -106,7 +106,7 @@ def _scan(job: Job, engine: Engine, partial: Partial, progress: Progress, stop: 
     model = job.load()
     config = job.config.resolve(model)
     with contextlib.ExitStack() as stack:
-        if engine.in_this_process:  # before anything is planned: a model that cannot be compiled leaves nothing behind
+        if engine.in_this_process:  # before planning, so that a model that cannot be compiled leaves no files
             stack.enter_context(compiled_if_asked(model, config))
         loaded = time.time()
         check_memory(model, config)

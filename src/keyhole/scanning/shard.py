@@ -1,8 +1,8 @@
 """One shard of a scan: a slice of a finished plan, turned into a partial result.
 
-`run_shard` is the same whoever calls it, in whatever process or thread, on whatever machine has the plan's files. It saves its
-progress in a checkpoint, goes on from one that it finds, and writes a result that is there as a whole or not at all; if the
-result is there already, it does nothing. So a shard may be run twice, or by two callers at once, and nothing is lost.
+`run_shard` can be called in any process or thread, on any machine that has the plan's files. It saves its progress in a
+checkpoint, continues from one that it finds, and writes its result as a whole or not at all. If the result is there already,
+it only checks it. So a shard may be run twice, or by two callers at once, and nothing is lost.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CHECKPOINT_SHARE = 0.01
 
 
 class ShardProgress(Protocol):
-    """Is told how far a shard is."""
+    """Receives the progress of a shard."""
 
     def begin(self, tokens: int, done: int) -> None:
         """Once, before the first batch: the shard's tokens, and how many of them an earlier try did."""
@@ -55,7 +55,7 @@ class ShardJob:
     plan: Path
     """the directory of the unfinished run that holds the plan"""
     model: Model | str
-    """a loaded model is used as it is: whoever loaded it has also compiled it, if the scan has --compile"""
+    """a loaded model is used as it is; for a scan with --compile, the caller has compiled it already"""
     config: ScanConfig
     number: int
     """from 1"""
@@ -66,7 +66,7 @@ class ShardJob:
     revision: str | None = None
     edits: Edits | None = None
     device: str | None = None
-    """where this shard's model goes, if not where `config` says"""
+    """the device of this shard's model; None: that of `config`"""
 
     @property
     def checkpoint(self) -> Path:
@@ -95,7 +95,12 @@ class ShardJob:
 
 
 def run_shard(job: ShardJob, stop: Stop, progress: ShardProgress) -> None:
-    """Run the batches of a shard until its result is there, or until `stop` is set: then save, and raise `Interrupted`."""
+    """Run the batches of a shard and write its result, `job.result`. If `stop` is set, save a checkpoint and raise `Interrupted`.
+
+    Idempotent: the result depends only on the plan, the model and the shard's number, so calling this again, after a stop, a
+    kill or success, leads to the same file. An existing result is checked and kept; an existing checkpoint is continued. Only
+    the result and the checkpoint are written. Two callers at once do the work twice and write the same bytes.
+    """
     with disk_errors(job.result):
         plan = open_plan(PlanFiles(job.plan), contents=False)
         numbers = plan.shard(job.number, job.count)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from .vocabulary import Vocabulary
 SAFE_SUM = 2.0**62
 """Bound on |sum| of coefficients, or of their squares, that is safe in 64 bits: half of the range is left for rounding."""
 Ints = npt.NDArray[np.int64]
+Position = TypeVar("Position", int, npt.NDArray[np.int64])
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,23 @@ def moments(
     mean = np.where(n * largest < SAFE_SUM, np.clip(total / n, low, high), np.nan)
     variance = np.where(n * largest**2 < SAFE_SUM, np.maximum(squares / n - mean**2, 0), np.nan)
     return mean, np.clip(np.sqrt(variance), (high - low) / np.sqrt(2 * n), (high - low) / 2)
+
+
+def with_unrouted(extremes: npt.NDArray[np.float32], cells: Cells) -> npt.NDArray[np.float32]:
+    """Extremes of coefficients over all candidates, from those that an index holds [cells, (largest, smallest)].
+
+    An index sees an expert's cells only with the tokens that are routed there. With every other token their coefficient is 0,
+    which counts as a coefficient like any other: sums need no change, but the extremes must include it.
+    """
+    if not any(layer.experts for layer in cells.layers):
+        return extremes
+    found = np.array(extremes)
+    for layer, about in enumerate(cells.layers):
+        if about.experts:
+            part = found[cells.span(layer)]
+            np.maximum(part[:, 0], 0, out=part[:, 0])
+            np.minimum(part[:, 1], 0, out=part[:, 1])
+    return found
 
 
 class Side(NamedTuple):
@@ -306,6 +324,8 @@ class Run:
         """The statistics of all cells; arrays [cells]."""
         n = int(self.manifest["corpus"]["scanned_prefixes"])
         sums, extremes = self.array("sums"), np.asarray(self.array("extremes"))
+        if n:
+            extremes = with_unrouted(extremes, self.cells)
         mean, std = moments(sums, extremes, n)
         return Stats(
             n=np.full(len(self.cells), n),
@@ -402,7 +422,7 @@ class Run:
         """How many tokens of a unit fit in one window: the context without special tokens."""
         return self.context - int(self.manifest["config"]["n_special"])
 
-    def window_start(self, position: int) -> int:
+    def window_start(self, position: Position) -> Position:
         """Where the window that holds a position starts. A unit that is longer than a window is cut into several."""
         return position // self.room * self.room
 

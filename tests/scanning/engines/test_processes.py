@@ -1,4 +1,4 @@
-"""One scan by several processes: the same bytes as one, also after a stop; a failure is told and leaves nothing running."""
+"""One scan by several processes: the same bytes as one, also after a stop; a failure is reported and leaves nothing running."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ def test_what_several_processes_cannot_do(tmp_path: Path, model: str, text: Path
         with pytest.raises(UsageError, match=says):
             keyhole.scan(*arguments, out=out, processes=2)  # type: ignore[arg-type]
     for options, says in [
-        ({"shard": "1/2"}, "with --shard only 1"),
+        ({"shard": "1/2"}, "--processes 999 does not work with --shard"),
         ({"processes": 0}, "at least 1"),
         ({"device": "cuda:1"}, "not on 'cuda:1'"),
         ({"device": "cuda"}, "needs 999 GPUs"),

@@ -1,4 +1,4 @@
-"""Engines: who calls `run_shard`, where. An engine is one file, and `engine_for` chooses one."""
+"""Engines decide who calls `run_shard`, and where. An engine is one file of this folder; `engine_for` chooses one."""
 
 from __future__ import annotations
 

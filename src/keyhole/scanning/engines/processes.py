@@ -27,7 +27,7 @@ from ..shard import ShardJob, ShardProgress, run_shard
 
 START = "from keyhole.scanning.engines.processes import child; child()"
 POLL_SECONDS = 0.1
-"""How often the parent looks whether it is asked to stop."""
+"""Time between two checks whether the scan is to stop."""
 
 
 class Processes:
@@ -39,7 +39,7 @@ class Processes:
     def check(self, job: Job) -> None:
         if job.config.shard is not None:
             raise UsageError(
-                f"{self.shards} processes cannot be: with --shard only 1 (each would be a shard of its own)."
+                f"--processes {self.shards} does not work with --shard: each process would run a shard of its own."
             )
         if not isinstance(job.model, str):
             raise UsageError("Several processes each load the model, so give its name instead of the loaded model.")
@@ -99,7 +99,7 @@ class _Child:
         self._listener: threading.Thread | None = None
 
     def start(self, put: Callable[[tuple[_Child, dict[str, Any]]], None]) -> None:
-        """Start it. What it says is `put`, and last how it ended: `{"ended": ""}` if all is well, else with the reason."""
+        """Start it. Its events are `put`; the last one is `{"ended": reason}`, with an empty reason after success."""
         self._process = process = start_child(START)
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # a process that ended at once is reported by its listener
@@ -171,7 +171,7 @@ def _watch(children: list[_Child], stop: Stop, progress: ShardProgress) -> str |
 
 
 class _Watched:
-    """The progress of all shards, told as the progress of one."""
+    """Reports the progress of all shards as that of one."""
 
     def __init__(self, progress: ShardProgress, count: int) -> None:
         self.progress, self.count = progress, count
