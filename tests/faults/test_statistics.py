@@ -194,7 +194,7 @@ def test_every_view_says_that_there_is_no_number(factor: float, text: Path, tmp_
     assert ("mean –" in notebook.cell(cell)) == (factor > 1e19)
     assert "nan" not in notebook.cell(cell) + notebook.layer(run.layer(0))
     said = Explorer(run).cell(cell.layer, cell.index)
-    assert said["stats"]["std"] is None
+    assert said.stats.std is None
     compact(said)
     assert len(worth_showing(run)) <= 3
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -13,35 +14,22 @@ from ..errors import UsageError
 from ..store.run import Run
 from ..store.tables import OWN, TYPES, Schemas
 from ..store.values import Values
-from . import (
-    activity,
-    agreement,
-    cases,
-    composition,
-    confidence,
-    confident,
-    mutation,
-    rank,
-    refinement,
-    shading,
-    triggers,
-)
 from .record import NEEDS, PARTS, Analysis, CellMeasure, Figure
 
 BUILT_IN = (
-    triggers.ANALYSIS,
-    activity.ANALYSIS,
-    mutation.ANALYSIS,
-    agreement.ANALYSIS,
-    rank.ANALYSIS,
-    confidence.ANALYSIS,
-    confident.ANALYSIS,
-    composition.ANALYSIS,
-    refinement.ANALYSIS,
-    cases.ANALYSIS,
-    shading.ANALYSIS,
+    "triggers",
+    "activity",
+    "mutation",
+    "agreement",
+    "rank",
+    "confidence",
+    "confident",
+    "composition",
+    "refinement",
+    "cases",
+    "shading",
 )
-"""In the order in which they are run."""
+"""Files of this folder, each with a record ANALYSIS, in the order in which they are run."""
 
 _listed: dict[str, Analysis] = {}
 
@@ -127,5 +115,5 @@ def cell_measures(run: Run, values: Values | None) -> Iterator[tuple[CellMeasure
                 yield measure, numbers
 
 
-for _analysis in BUILT_IN:
-    add(_analysis)
+for _name in BUILT_IN:
+    add(import_module(f".{_name}", __package__).ANALYSIS)

@@ -54,6 +54,7 @@ def scan(
     edits: Edits | None = None,
     shard: str | tuple[int, int] | None = None,
     processes: int = 1,
+    engine: str | None = None,
     resume: bool = False,
     force: bool = False,
     progress: Progress | None = None,
@@ -63,6 +64,7 @@ def scan(
     """Find every key's trigger examples in one pass over a corpus, into the run directory `out`.
 
     With `processes`, a model given by name is scanned by that many processes, on CUDA with a GPU each, to the same bytes.
+    `engine` names who runs the shards, a file of `scanning/engines`; `processes` is then its number of workers.
     `stop` is anything with `is_set`, such as a `threading.Event`: when it is set, from any thread, the scan saves what is done
     and raises `Interrupted`. In the main thread, Ctrl-C does the same.
     `options` are the fields of `ScanConfig`: top, per, unit, language, context, max_tokens, batch_tokens, bos, text_field,
@@ -80,8 +82,8 @@ def scan(
     if not isinstance(model, Model):
         model = name_of(model)
     job = Job(model, names, config, revision, edits)
-    engine = engine_for(whole("processes", processes, 1, 1024))
-    engine.check(job)
+    chosen = engine_for(engine, whole("processes", processes, 1, 1024))
+    chosen.check(job)
     partial = Partial(Path(out))
     with disk_errors(partial.path):
         if done := already_done(job, partial, resume=resume):
@@ -91,7 +93,7 @@ def scan(
             if resume and partial.sealed:
                 return finish_sealed(job, partial)
             corpus.expand(names)  # a wrong name is refused before the model is loaded
-            return _scan(job, engine, partial, progress or Silent(), stop)
+            return _scan(job, chosen, partial, progress or Silent(), stop)
         except BaseException:
             if not partial.plan.summary.exists() and not partial.sealed:
                 partial.drop()  # a failure before the plan was whole leaves nothing worth resuming

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from ..common.files import disk_errors
 from ..common.stopping import Stop
-from ..errors import DiskFull, Interrupted, RunError, ShardError, UsageError
+from ..errors import DiskFull, Interrupted, RunDamaged, RunError, ShardError, UsageError
 from ..models.model import Model
 from ..store import checkpoint
 from ..store.unfinished import AGAIN, PlanFiles
@@ -202,7 +202,12 @@ def _resume(job: ShardJob, index: Index) -> int:
     """How many batches an earlier try did, with what it found loaded into the index."""
     if not job.checkpoint.exists():
         return 0
-    saved = _read(job, job.checkpoint, AGAIN)
+    try:
+        saved = _read(job, job.checkpoint, AGAIN)
+    except RunDamaged:
+        if job.checkpoint.exists():
+            raise
+        return 0  # another caller of this shard finished meanwhile and deleted it; to run the shard again is harmless
     done = int(saved.pop("done"))
     index.load(saved)
     return done

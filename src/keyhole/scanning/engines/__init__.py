@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pkgutil
+from importlib import import_module
 from typing import Protocol
 
 from ...common.stopping import Stop
+from ...errors import UsageError
 from ..identity import Job
 from ..shard import ShardJob, ShardProgress
 
@@ -24,11 +27,16 @@ class Engine(Protocol):
         """Return when every shard has its result. If `stop` is set, save, and raise `Interrupted`."""
 
 
-def engine_for(processes: int) -> Engine:
-    if processes == 1:
-        from .local import Local
+def names() -> list[str]:
+    """The engines there are: one per file of this folder."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__))
 
-        return Local()
-    from .processes import Processes
 
-    return Processes(processes)
+def engine_for(name: str | None, workers: int) -> Engine:
+    """The engine of this name with this number of workers. Without a name: this process, or several processes if there are several
+    workers."""
+    name = name or ("local" if workers == 1 else "processes")
+    if name not in names():
+        raise UsageError(f"There is no engine '{name!s:.40}'. The engines are: {', '.join(names())}.")
+    engine: Engine = import_module(f".{name}", __name__).make(workers)
+    return engine

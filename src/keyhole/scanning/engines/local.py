@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...common.stopping import Stop
+from ...errors import UsageError
 from ..identity import Job
 from ..shard import ShardJob, ShardProgress, run_shard
 
@@ -17,3 +18,9 @@ class Local:
     def run(self, jobs: list[ShardJob], stop: Stop, progress: ShardProgress) -> None:
         for job in jobs:
             run_shard(job, stop, progress)
+
+
+def make(workers: int) -> Local:
+    if workers != 1:
+        raise UsageError(f"The engine 'local' has one worker, not {workers}. For several, use the engine 'processes'.")
+    return Local()

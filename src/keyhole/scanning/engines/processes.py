@@ -72,6 +72,10 @@ class Processes:
             raise Interrupted("Stopped, and saved. Run the same command with --resume to go on.")
 
 
+def make(workers: int) -> Processes:
+    return Processes(workers)
+
+
 def _devices(device: str, count: int) -> list[str]:
     """The device of each process: a GPU of its own; on a CPU they share it."""
     if device == "auto":
