@@ -145,6 +145,7 @@ def test_one_file_is_found_everywhere(mine: Analysis, tmp_path: Path) -> None:
     assert figure["verdicts"][0]["claim"] == "Triggers are stronger in upper layers"
     by_name = {each["name"]: each for each in json.loads(explorer.body("map.json"))["measures"]}
     assert by_name["evenness"]["title"] == "summed strength of the triggers"
+    assert (by_name["evenness"]["format"], by_name["activity"]["format"]) == ("number", "percent")
     assert by_name["evenness"]["hi"] == pytest.approx(np.max(strengths), rel=1e-4)
 
     # the documentation and the commands

@@ -93,5 +93,9 @@ ANALYSIS = Analysis(
             aside=signs_note,
         ),
     ),
-    measures=(CellMeasure("activity", "how often the key fires", "key", lambda run, _: run.stats.active_fraction),),
+    measures=(
+        CellMeasure(
+            "activity", "how often the key fires", "key", lambda run, _: run.stats.active_fraction, format="percent"
+        ),
+    ),
 )

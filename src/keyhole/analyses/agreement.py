@@ -194,6 +194,7 @@ ANALYSIS = Analysis(
             "how often the value's top token follows the key's triggers",
             "value",
             lambda _, values: None if values is None else shares(*values.hits(slice(None))),
+            format="percent",
         ),
     ),
 )

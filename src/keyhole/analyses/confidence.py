@@ -118,6 +118,7 @@ ANALYSIS = Analysis(
             "how sure the value is of one token",
             "value",
             lambda _, values: None if values is None else np.asarray(values.max_prob),
+            format="percent",
             log=True,
         ),
     ),

@@ -272,7 +272,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class CellMeasure:
-    """A number for every cell, which colours the explorer's map and is shown with the cell."""
+    """A number for every cell, which the explorer's map shows and is coloured by."""
 
     name: str
     title: str
@@ -281,6 +281,7 @@ class CellMeasure:
     measure: Callable[[Run, Values | None], npt.NDArray[np.floating[Any]] | None]
     """[cells] from the run and what its values say through the first lens (None if they were not read). NaN for a cell
     without a number; None if the run lacks what the measure is made from"""
+    format: Literal["percent", "number"] = "number"
     log: bool = False
     """shown on a logarithmic scale"""
 

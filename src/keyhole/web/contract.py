@@ -175,7 +175,15 @@ class Explorer:
                 data[self.axis.place(*at)] = people.KINDS.index(kind)
             measures.append(
                 schema.Measure(
-                    "pattern", "what annotators found", "people", 0, LEVELS, "linear", packed(data), list(people.KINDS)
+                    "pattern",
+                    "what annotators found",
+                    "people",
+                    0,
+                    LEVELS,
+                    "number",
+                    "linear",
+                    packed(data),
+                    list(people.KINDS),
                 )
             )
         names = [each.name for each in measures]
@@ -184,7 +192,10 @@ class Explorer:
     def _measures(self) -> list[schema.Measure]:
         """The measures of every cell that the analyses offer and that this run has the numbers for."""
         found = registry.cell_measures(self.run, self.values[0] if self.values else None)
-        return [measure(each.name, each.title, each.side, numbers, log=each.log) for each, numbers in found]
+        return [
+            measure(each.name, each.title, each.side, numbers, format=each.format, log=each.log)
+            for each, numbers in found
+        ]
 
     def figures(self) -> schema.Figures:
         """The report's figures that have numbers, with what the paper found and what was found here."""

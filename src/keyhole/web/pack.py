@@ -59,7 +59,13 @@ def shades(row: npt.NDArray[np.int8]) -> str:
 
 
 def measure(
-    name: str, title: str, side: Literal["key", "value"], numbers: npt.NDArray[Any], *, log: bool = False
+    name: str,
+    title: str,
+    side: Literal["key", "value"],
+    numbers: npt.NDArray[Any],
+    *,
+    format: Literal["percent", "number"] = "number",
+    log: bool = False,
 ) -> schema.Measure:
     """A measure of every cell for the map, one byte per cell."""
     array = np.asarray(numbers, np.float64)
@@ -70,4 +76,4 @@ def measure(
     low, high = (math.log(lo), math.log(hi)) if log and known.any() else (lo, hi)
     data = np.full(array.shape, UNKNOWN, np.uint8)
     data[known] = np.rint(LEVELS * (placed[known] - low) / ((high - low) or 1)).astype(np.uint8)
-    return schema.Measure(name, title, side, short(lo), short(hi), "log" if log else "linear", packed(data))
+    return schema.Measure(name, title, side, short(lo), short(hi), format, "log" if log else "linear", packed(data))

@@ -136,6 +136,7 @@ class Measure(Record):
     """what it measures"""
     lo: Number
     hi: Number
+    format: Literal["percent", "number"]
     scale: Literal["linear", "log"]
     data: Annotated[str, Meta(extra_json_schema={"contentEncoding": "base64"})]
     kinds: list[str] | UnsetType = UNSET

@@ -81,6 +81,7 @@ export interface Measure {
   side: "key" | "people" | "value";
   lo: number | null;
   hi: number | null;
+  format: "number" | "percent";
   scale: "linear" | "log";
   data: string;
   kinds?: string[];

@@ -6,7 +6,7 @@
  */
 import { h, replace } from "./dom.js";
 import { preview } from "./parts.js";
-import { bytes, percent } from "./text.js";
+import { bytes, number, percent } from "./text.js";
 
 /** @typedef {import("../types.js").CellMap} CellMap */
 /** @typedef {import("../types.js").Measure} Measure */
@@ -81,10 +81,15 @@ export function cellMap(map, axis, signal) {
     return measure.scale === "log" && lo > 0 ? lo * (hi / lo) ** share : lo + (hi - lo) * share;
   }
 
+  /** A number of the measure as text. @param {number} of */
+  function shown(of) {
+    return measure.format === "percent" ? percent(of) : number(of);
+  }
+
   /** @param {number} byte */
   function said(byte) {
     if (byte === unknown) return "unknown";
-    return measure.kinds ? (measure.kinds[byte] ?? "unknown") : percent(value(byte));
+    return measure.kinds ? (measure.kinds[byte] ?? "unknown") : shown(value(byte));
   }
 
   function arrange() {
@@ -247,12 +252,12 @@ export function cellMap(map, axis, signal) {
     const ramp = h("span", { class: `ramp ${HUES[measure.side].slice(2)}`, "aria-hidden": "true" });
     replace(
       legend,
-      h("span", {}, percent(value(ends[0]))),
+      h("span", {}, shown(value(ends[0]))),
       ramp,
       h(
         "span",
         {},
-        percent(value(ends[1])) +
+        shown(value(ends[1])) +
           (ends[1] < levels ? " and more" : "") +
           (measure.scale === "log" ? " (log scale)" : ""),
       ),
