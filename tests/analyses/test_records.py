@@ -21,7 +21,7 @@ import keyhole
 from keyhole.analyses import docs, registry
 from keyhole.analyses.analyze import _Inputs
 from keyhole.analyses.measured import Measured, missing
-from keyhole.analyses.record import NEEDS, Analysis, Column, Found
+from keyhole.analyses.record import NEEDS, Analysis, CellMeasure, Column, Figure, Found, Lines, Series
 from keyhole.cli import app
 from keyhole.errors import RunDamaged, UsageError
 from keyhole.store import layout, tables
@@ -173,6 +173,14 @@ def test_what_is_not_listed_is_not_known(mine: Analysis, tmp_path: Path) -> None
         registry.add(mine)
 
 
+def figure(name: str) -> Figure:
+    return Figure(name, "t", "c", Lines("y", [Series("s", "layer")]))
+
+
+def measure(name: str, cells: int = 3) -> CellMeasure:
+    return CellMeasure(name, "t", "key", lambda run, values: np.zeros(cells))
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
@@ -184,6 +192,15 @@ def test_what_is_not_listed_is_not_known(mine: Analysis, tmp_path: Path) -> None
         ({"name": "other", "columns": {"x": Column("BLOB", "x")}}, "type BLOB.*INTEGER"),
         ({"name": "other"}, "figure 'evenness_by_layer' is listed already"),
         ({"name": "other", "figures": ()}, "measure 'evenness' is listed already"),
+        ({"name": "other", "columns": {'a"; drop': Column("DOUBLE", "x")}}, "the name .*drop.* lower-case"),
+        ({"name": "other", "facts": {"Two words": Column("DOUBLE", "x")}}, "the name 'Two words'"),
+        ({"name": "other", "figures": (figure("../away"),)}, "the name '../away'"),
+        (
+            {"name": "other", "figures": (figure("new"), figure("new")), "measures": ()},
+            "figure 'new' is listed already",
+        ),
+        ({"name": "other", "figures": (), "measures": (measure("a/b"),)}, "the name 'a/b'"),
+        ({"name": "other", "figures": (), "measures": (measure("m"), measure("m"))}, "measure 'm' is listed already"),
     ],
 )
 def test_a_record_that_cannot_be_is_refused(mine: Analysis, changes: dict[str, object], says: str) -> None:
@@ -244,6 +261,28 @@ def test_facts_that_were_not_declared_are_not_written(run: keyhole.Run) -> None:
         with pytest.raises(ValueError, match="its record declares"):
             fill(run.path, "refinement", [], facts)
     assert not layout.has_tables(run.path)
+
+
+@pytest.mark.parametrize("row", [{"layer": 0}, dict.fromkeys([*registry.get("activity").columns, "weather"], 1)])
+def test_rows_of_other_columns_are_not_written(run: keyhole.Run, row: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="A row of 'activity' has .* its record declares"):
+        fill(run.path, "activity", [row])
+    assert not store.has_tables(run.path)
+
+
+def test_numbers_of_numpy_are_written(run: keyhole.Run) -> None:
+    row = dict.fromkeys(registry.get("activity").columns, 0) | {"n": np.int64(7), "lo": np.float32(0.5)}
+    fill(run.path, "activity", [row])
+    assert run.table("activity") == [row]
+
+
+def test_a_measure_has_a_number_per_cell(mine: Analysis, run: keyhole.Run) -> None:
+    registry.add(replace(mine, name="other", figures=(), measures=(measure("m", len(run.cells) - 1),)))
+    try:
+        with pytest.raises(ValueError, match="'m' has the shape"):
+            list(registry.cell_measures(run, None))
+    finally:
+        registry.remove("other")
 
 
 @pytest.mark.parametrize(

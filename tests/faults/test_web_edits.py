@@ -129,7 +129,7 @@ def test_as_many_as_are_allowed_are_taken(client: TestClient) -> None:
     assert client.post("/api/prompt", json={"text": text, "edits": edits}).json()["edited"] is True
 
 
-@pytest.mark.parametrize("positions", [{}, "0", 5, [[]] * 5, [None], [{}]])
+@pytest.mark.parametrize("positions", [{}, "0", 5, [[]] * 5, [None], [{}], [512], [0, 10**15]])
 def test_positions_of_another_kind_are_refused_as_before(client: TestClient, positions: Any) -> None:
     response = client.post("/api/edits", json={"edits": [{"layer": 0, "cell": 0, "scale": 0, "positions": positions}]})
     assert response.status_code == 422

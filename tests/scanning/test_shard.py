@@ -13,7 +13,7 @@ import pytest
 from families import tiny
 
 import keyhole
-from keyhole.errors import Interrupted, RunDamaged, RunError, ShardError
+from keyhole.errors import Interrupted, RunDamaged, RunError, ShardError, UsageError
 from keyhole.scanning import shard
 from keyhole.scanning.config import ScanConfig
 from keyhole.scanning.identity import Job
@@ -141,6 +141,13 @@ def test_a_plan_is_run_with_its_own_model_and_options_only(job: ShardJob) -> Non
         run_shard(dataclasses.replace(job, model=tiny("llama", hidden_act="gelu")), NEVER, Silent())
     with pytest.raises(RunError, match="made for another scan .*top: was 4, now 5"):
         run_shard(dataclasses.replace(job, config=ScanConfig(**{**OPTIONS, "top": 5})), NEVER, Silent())
+    assert not job.result.exists()
+
+
+@pytest.mark.parametrize(("number", "count"), [(0, 2), (3, 2), (-1, 2), (1, 0)])
+def test_a_shard_that_is_not_there_is_not_run(job: ShardJob, number: int, count: int) -> None:
+    with pytest.raises(UsageError, match=f"no shard {number}/{count}"):
+        run_shard(dataclasses.replace(job, number=number, count=count), NEVER, Silent())
     assert not job.result.exists()
 
 

@@ -31,6 +31,9 @@ BUILT_IN = (
 )
 """Files of this folder, each with a record ANALYSIS, in the order in which they are run."""
 
+NAME = re.compile("[a-z][a-z0-9_]*")
+"""What an analysis, and whatever its record names, may be called."""
+
 _listed: dict[str, Analysis] = {}
 
 
@@ -49,7 +52,7 @@ def remove(name: str) -> None:
 
 
 def _problem(analysis: Analysis) -> str | None:
-    if not re.fullmatch("[a-z][a-z0-9_]*", analysis.name) or analysis.name in OWN:
+    if not NAME.fullmatch(analysis.name) or analysis.name in OWN:
         return "a name is lower-case letters, digits and underscores, and not one that the database uses itself"
     if analysis.name in _listed:
         return "an analysis of this name is listed already"
@@ -60,13 +63,22 @@ def _problem(analysis: Analysis) -> str | None:
     for name, column in (*analysis.columns.items(), *analysis.facts.items()):
         if column.type not in TYPES:
             return f"'{name}' has the type {column.type}, and the types are: {', '.join(TYPES)}"
-    figures = {figure.name for _, figure in report_order()}
-    if taken := [figure.name for figure in analysis.figures if figure.name in figures]:
+    figures = [figure.name for figure in analysis.figures]
+    measures = [measure.name for measure in analysis.measures]
+    for name in (*analysis.columns, *analysis.facts, *figures, *measures):  # of files, of SQL, of fields in JSON
+        if not NAME.fullmatch(name):
+            return f"the name {name!r:.60} is not of lower-case letters, digits and underscores"
+    listed = [figure.name for _, figure in report_order()]
+    if taken := _doubles([*listed, *figures]):
         return f"a figure '{taken[0]}' is listed already"
-    measures = {measure.name for each in analyses() for measure in each.measures}
-    if taken := [measure.name for measure in analysis.measures if measure.name in measures]:
+    listed = [measure.name for each in analyses() for measure in each.measures]
+    if taken := _doubles([*listed, *measures]):
         return f"a measure '{taken[0]}' is listed already"
     return None
+
+
+def _doubles(names: list[str]) -> list[str]:
+    return [name for place, name in enumerate(names) if name in names[:place]]
 
 
 # What the records say together
@@ -112,6 +124,10 @@ def cell_measures(run: Run, values: Values | None) -> Iterator[tuple[CellMeasure
     for analysis in analyses():
         for measure in analysis.measures:
             if (numbers := measure.measure(run, values)) is not None:
+                if numbers.shape != (len(run.cells),):
+                    raise ValueError(
+                        f"The measure '{measure.name}' has the shape {numbers.shape}, and there are {len(run.cells)} cells."
+                    )
                 yield measure, numbers
 
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from ..common.batching import batch_by_length
 from ..common.files import NpyWriter
 from ..common.prefetch import prefetch
-from ..errors import CorpusError, RunDamaged
+from ..errors import CorpusError, RunDamaged, UsageError
 from ..inputs.corpus import Unit, chunks
 from ..inputs.kinds import CAUSAL_TEXT, Kind
 from ..kernels.order import MAX_TOKENS
@@ -274,6 +274,8 @@ class Plan:
 
         If there are more shards than batches, some have none.
         """
+        if not 1 <= number <= count:
+            raise UsageError(f"There is no shard {number}/{count}: shards are numbered from 1 to their count.")
         return range(number - 1, len(self), count)
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 
 from ..common.files import copy_file, create, sync
 from ..errors import RunDamaged, RunError, UsageError
@@ -161,6 +162,9 @@ def _fill(
     schema = schemas[name]
     if facts and set(facts) != set(schema.facts):
         raise ValueError(f"The facts of '{name}' are {sorted(facts)}, and its record declares {sorted(schema.facts)}.")
+    for row in rows:
+        if set(row) != set(schema.columns):
+            raise ValueError(f"A row of '{name}' has {sorted(row)}, and its record declares {sorted(schema.columns)}.")
     _check(db, schemas)
     db.execute("BEGIN")
     _create(db, name, schema.types, rows)
@@ -178,6 +182,7 @@ def _fill(
         _create(db, "facts", OWN["facts"], [])
     db.execute("DELETE FROM facts WHERE table_name = ?", [name])
     for key, value in facts.items():
+        value = _plain(value)
         finite = None if isinstance(value, float) and not math.isfinite(value) else value
         db.execute("INSERT INTO facts VALUES (?, ?, ?)", [name, key, json.dumps(finite, ensure_ascii=False)])
     db.execute("COMMIT")
@@ -188,7 +193,12 @@ def _create(db: duckdb.DuckDBPyConnection, name: str, types: Mapping[str, str], 
     db.execute(f'CREATE OR REPLACE TABLE "{name}" ({spelled})')
     if rows:
         marks = ", ".join("?" * len(types))
-        db.executemany(f'INSERT INTO "{name}" VALUES ({marks})', [[row[c] for c in types] for row in rows])
+        db.executemany(f'INSERT INTO "{name}" VALUES ({marks})', [[_plain(row[c]) for c in types] for row in rows])
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy as one of Python, which is what DuckDB takes."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 # Reading

@@ -89,7 +89,11 @@ class Live:
         def work() -> schema.EditsFile:
             from ..models.intervene import dump, parse
 
-            return msgspec.convert(dump(parse(edits), self._loaded()), schema.EditsFile)
+            saved = dump(parse(edits), self._loaded())
+            try:
+                return msgspec.convert(saved, schema.EditsFile)
+            except msgspec.ValidationError as error:  # a position that no prompt has, however long
+                raise _wrong(f"These edits cannot be saved: {error}.") from None
 
         return await self._do(work)
 
