@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 import tomllib
@@ -33,3 +34,21 @@ def test_what_looks_at_a_run_brings_no_model_library_along() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORT_ALL, *light], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 40
+
+
+def test_nothing_inside_imports_the_public_names() -> None:
+    """`from .. import scan` would reach any part from any other, unseen by the import contract."""
+    source = ROOT / "src" / "keyhole"
+    parts = {path.stem for path in source.iterdir()} | {"__version__"}
+    looked_at = 0
+    for file in source.rglob("*.py"):
+        depth = len(file.relative_to(source).parts)
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.Import):
+                assert not [name.name for name in node.names if name.name == "keyhole"], file
+            elif isinstance(node, ast.ImportFrom) and (
+                (node.level == depth and node.module is None) or (node.level == 0 and node.module == "keyhole")
+            ):
+                looked_at += 1
+                assert {name.name for name in node.names} <= parts, f"{file}:{node.lineno}"
+    assert looked_at > 3

@@ -173,6 +173,27 @@ def test_what_is_not_listed_is_not_known(mine: Analysis, tmp_path: Path) -> None
         registry.add(mine)
 
 
+def test_a_changed_analysis_replaces_its_own_table(mine: Analysis, tmp_path: Path) -> None:
+    """Its columns are others than those of the table that is there; the other tables stay."""
+    model = tiny("opt")
+    run = scanned(model, tmp_path)
+    keyhole.analyze(run, model=model, only=["evenness", "activity"])
+    before = run.table("activity")
+    found = mine.rows
+    assert found is not None
+
+    def rows(*args: object, **needs: object) -> Found:
+        got = found(*args, **needs)
+        return Found([{**row, "more": 5} for row in got.rows], got.facts)
+
+    changed = replace(mine, columns={**mine.columns, "more": Column("INTEGER", "a new column")}, rows=rows)
+    registry.remove("evenness")
+    registry.add(changed)
+    keyhole.analyze(run, model=model, only=["evenness"])
+    assert {row["more"] for row in run.table("evenness")} == {5}
+    assert run.table("activity") == before
+
+
 def figure(name: str) -> Figure:
     return Figure(name, "t", "c", Lines("y", [Series("s", "layer")]))
 
@@ -267,7 +288,7 @@ def test_facts_that_were_not_declared_are_not_written(run: keyhole.Run) -> None:
 def test_rows_of_other_columns_are_not_written(run: keyhole.Run, row: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="A row of 'activity' has .* its record declares"):
         fill(run.path, "activity", [row])
-    assert not store.has_tables(run.path)
+    assert not layout.has_tables(run.path)
 
 
 def test_numbers_of_numpy_are_written(run: keyhole.Run) -> None:

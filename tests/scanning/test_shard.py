@@ -222,3 +222,12 @@ def test_arrays_survive_a_checkpoint(tmp_path: Path) -> None:
     back = checkpoint.read_checkpoint(tmp_path / "a.npz", "Again.")
     assert back.keys() == arrays.keys()
     assert all((back[name] == array).all() and back[name].dtype == array.dtype for name, array in arrays.items())
+
+
+def test_a_stop_while_planning_leaves_nothing(text: Path, tmp_path: Path) -> None:
+    stop = threading.Event()
+
+    stop.set()
+    with pytest.raises(Interrupted, match="while the corpus was planned"):
+        keyhole.scan(tiny("llama"), [text], out=tmp_path / "run", unit="line", stop=stop)
+    assert not list(tmp_path.glob("run*"))

@@ -16,7 +16,7 @@ import torch
 from ..common.checks import whole
 from ..common.files import disk_errors
 from ..common.stopping import Stop, stop_on_interrupt
-from ..errors import UsageError
+from ..errors import Interrupted, UsageError
 from ..inputs import corpus
 from ..models.checkpoints import name_of
 from ..models.model import Model
@@ -35,6 +35,18 @@ from .shard import ShardJob, ShardProgress, check_room, read_result
 
 class Progress(PlanProgress, ShardProgress, Protocol):
     """Receives the progress of a scan."""
+
+
+class _Stoppable:
+    """Passes on how far the plan is, and ends it if the scan is to stop: a plan is whole or not there."""
+
+    def __init__(self, progress: PlanProgress, stop: Stop | None) -> None:
+        self.progress, self.stop = progress, stop
+
+    def planned(self, tokens: int) -> None:
+        if self.stop is not None and self.stop.is_set():
+            raise Interrupted("Stopped while the corpus was planned, so nothing is kept. Run the same command again.")
+        self.progress.planned(tokens)
 
 
 class Silent:
@@ -113,7 +125,7 @@ def _scan(job: Job, engine: Engine, partial: Partial, progress: Progress, stop: 
         loaded = time.time()
         check_memory(model, config)
         with warming_up(model, config) if engine.in_this_process else contextlib.nullcontext():
-            plan, stamps = plan_for(job, model, config, partial, engine.shards, progress)
+            plan, stamps = plan_for(job, model, config, partial, engine.shards, _Stoppable(progress, stop))
         planned = time.time()
         # for each shard a checkpoint and its successor, then the finished arrays
         check_room(partial.path, (2 * engine.shards + 2) * list_bytes(model, config))

@@ -165,7 +165,11 @@ def _fill(
     for row in rows:
         if set(row) != set(schema.columns):
             raise ValueError(f"A row of '{name}' has {sorted(row)}, and its record declares {sorted(schema.columns)}.")
-    _check(db, schemas)
+    _check(
+        db, {other: each for other, each in schemas.items() if other != name}
+    )  # its own is replaced, whatever it was
+    if _kinds(db).get(name, "BASE TABLE") != "BASE TABLE":
+        raise _no_table(name, _kinds(db)[name])
     db.execute("BEGIN")
     _create(db, name, schema.types, rows)
     _create(
@@ -305,13 +309,15 @@ def _check(db: duckdb.DuckDBPyConnection, schemas: Schemas) -> None:
         if name not in kinds:
             continue
         if kinds[name] != "BASE TABLE":
-            raise RunDamaged(
-                f"The run's database has a {kinds[name].lower()} called '{name}' where a table is expected. {AGAIN}"
-            )
+            raise _no_table(name, kinds[name])
         if columns[name] != expected:
             raise RunDamaged(
                 f"The table '{name}' of the run's database has other columns than `analyze` writes. {AGAIN}"
             )
+
+
+def _no_table(name: str, kind: str) -> RunDamaged:
+    return RunDamaged(f"The run's database has a {kind.lower()} called '{name}' where a table is expected. {AGAIN}")
 
 
 def query(path: Path, sql: str) -> list[Row]:
