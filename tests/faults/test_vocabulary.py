@@ -116,5 +116,5 @@ def test_a_token_is_found_whatever_its_number(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(text, encoding="utf-8")
     vocabulary = Vocabulary(tmp_path / "tokenizer.json")
     assert vocabulary.find(" far") == 4_000_000_000
-    with pytest.raises(UsageError, match="no token"):
+    with pytest.raises(UsageError, match="is not a token"):
         vocabulary.find("far")
