@@ -16,8 +16,9 @@ BIN := .venv/bin
 demo: .venv/ready
 	$(BIN)/keyhole demo
 
-# pytest's processes: one per core, at most four. The tests of a file run in one of them; tests/conftest.py orders the files
-WORKERS := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# pytest's processes: one more than cores, because some tests wait for a browser or a child; at most four. The tests of a file run
+# in one of them; tests/conftest.py orders the files
+WORKERS = -n $$($(BIN)/python -c 'import os; print(min(4, (os.cpu_count() or 1) + 1))') --dist loadfile --no-loadscope-reorder
 
 check: lint
 	$(BIN)/python -m pytest $(WORKERS) -m 'not slow'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -115,6 +116,7 @@ def test_missing_doubled_and_foreign_shards_are_named(text: Path, tmp_path: Path
 
 
 SCRIPT = """
+import os
 import sys
 sys.path.insert(0, {tests!r})
 import time
@@ -132,33 +134,48 @@ def forward(self, ids):
 Model.forward = forward
 torch.set_num_threads(1)  # as the tests: the number of threads decides rounding
 model = tiny("llama")
-print("ready", flush=True)
-keyhole.scan(model, [{text!r}], out={out!r}, resume=True, top=4, unit="line", batch_tokens=60)
-print("done", flush=True)
+for _ in sys.stdin:  # a line asks for one more try, in a process of its own
+    if not os.fork():
+        print(os.getpid(), flush=True)
+        keyhole.scan(model, [{text!r}], out={out!r}, resume=True, top=4, unit="line", batch_tokens=60)
+        print("done", flush=True)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 """
 
 
-@pytest.mark.slow(seconds=30)
+@pytest.mark.slow(seconds=12)
 def test_kill_at_any_moment_then_resume_gives_the_same_bytes(
     text: Path, tmp_path: Path, whole: dict[str, bytes]
 ) -> None:
+    """Every try is a process of its own, forked from one that has the model and has run nothing."""
     out = tmp_path / "killed"
     code = SCRIPT.format(tests=str(Path(__file__).parents[1] / "helpers"), text=str(text), out=str(out))
     moments = random.Random(5)
-    kills = resumed_from_checkpoint = 0
-    while True:
-        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        if kills < 6:
+    resumed_from_checkpoint = 0
+    with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, text=True, bufsize=1) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+
+        def begin() -> int:
+            parent.stdin.write("again\n")
+            return int(parent.stdout.readline())
+
+        def ended() -> list[str]:
+            said = [parent.stdout.readline().strip()]
+            return [*said, parent.stdout.readline().strip()] if said == ["done"] else said
+
+        for _ in range(6):
+            child = begin()
             time.sleep(moments.uniform(0, 0.8))
-            process.kill()
-            process.communicate()
-            kills += 1
+            with contextlib.suppress(ProcessLookupError):  # it may be done by now
+                os.kill(child, signal.SIGKILL)
+            assert ended() in ([f"{-signal.SIGKILL}"], ["done", "0"], ["done", f"{-signal.SIGKILL}"])
             resumed_from_checkpoint += checkpoint_of(out).exists()
-        else:
-            assert process.communicate()[0] == "done\n"
-            break
+        begin()
+        assert ended() == ["done", "0"]
+        parent.stdin.close()
+    assert parent.returncode == 0
     assert resumed_from_checkpoint, "no kill came between two checkpoints: the test tests nothing"
     assert content(out) == whole
     assert not unfinished.Partial(out).path.exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -15,7 +16,8 @@ from families import tiny, tokenizer
 
 import keyhole
 from keyhole.errors import Interrupted, RunError, RunExists, ShardError, UsageError
-from keyhole.scanning import shard
+from keyhole.models.model import Model
+from keyhole.scanning import plan, planning, shard
 from keyhole.scanning.engines import processes
 from keyhole.scanning.scan import Silent
 from keyhole.store import unfinished
@@ -180,26 +182,24 @@ plan.build = planning.build = noted("build", planning.build)
 """
 
 
-def test_the_parent_plans_once_and_the_processes_never_tokenise(tmp_path: Path, model: str, text: Path) -> None:
+@pytest.mark.slow(seconds=6)
+def test_the_parent_plans_once_and_the_processes_never_tokenise(
+    tmp_path: Path, model: str, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every call of the planner and of the tokenizer is noted, in whatever process it happens."""
     noted = tmp_path / "noted"
     watch = COUNTING.format(noted=str(noted))
-    code = (
-        "import os, torch; torch.set_num_threads(1)\n"
-        f"{watch}\n"
-        "import keyhole\n"
-        "from keyhole.scanning.engines import processes\n"
-        f"processes.START = {watch!r} + processes.START\n"
-        f"keyhole.scan({model!r}, [{str(text)!r}], out={str(tmp_path / 'two')!r}, processes=3, **{OPTIONS!r})\n"
-        "print(os.getpid())"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    with monkeypatch.context() as patch:
+        for owner, name in ((Model, "tokenize"), (plan, "build"), (planning, "build")):
+            patch.setattr(owner, name, getattr(owner, name))  # put back afterwards
+        exec(watch, {})
+        patch.setattr(processes, "START", watch + processes.START)
+        two = keyhole.scan(model, [text], out=tmp_path / "two", processes=3, **OPTIONS)
     calls = [line.split() for line in noted.read_text().splitlines()]
-    assert {process for process, _ in calls} == {done.stdout.strip()}
+    assert {process for process, _ in calls} == {str(os.getpid())}
     assert [name for _, name in calls].count("build") == 1
     assert [name for _, name in calls].count("tokenize") >= 1
-    one = keyhole.scan(model, [text], out=tmp_path / "one", **OPTIONS)
-    assert content(tmp_path / "two") == content(one.path)
+    assert content(two.path) == content(keyhole.scan(model, [text], out=tmp_path / "one", **OPTIONS).path)
 
 
 def test_a_stop_from_another_thread_stops_all_processes(
