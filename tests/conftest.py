@@ -26,8 +26,32 @@ hypothesis.settings.register_profile("keyhole", deadline=None)  # a busy machine
 hypothesis.settings.load_profile("keyhole")
 
 
+SLOW_FILES = {
+    "faults": 0.1,
+    "kernels/test_index.py": 0.3,
+    "kernels/test_lens.py": 0.3,
+    "models/test_compiled.py": 2,
+    "scanning/engines/test_processes.py": 6,
+    "scanning/test_contract.py": 1,
+    "scanning/test_routed.py": 1,
+    "test_narrowed.py": 2,
+    "views/test_report.py": 1,
+    "web/test_browser_widths.py": 2,
+    "web/test_cells_js.py": 1,
+    "web/test_openapi.py": 0.5,
+}
+"""Files and folders that `make check` leaves to `make test` as a whole, with the seconds a test takes there, roughly."""
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With several processes, start the slowest files first, so that no process is left with one while the others are idle."""
+    """Mark the tests of slow files. With several processes, start the slowest files first, so that no process is left with one while the others are idle."""
+    tests = Path(__file__).parent
+    for item in items:
+        within = item.path.relative_to(tests)
+        for place in (within.as_posix(), within.parts[0]):
+            if place in SLOW_FILES and item.get_closest_marker("slow") is None:
+                item.add_marker(pytest.mark.slow(seconds=SLOW_FILES[place]))
     if not hasattr(config, "workerinput"):
         return
     seconds: Counter[Path] = Counter()
