@@ -277,7 +277,8 @@ def analyze(
             progress=progress,
         )
     path = printable(str(filled.path))
-    say(f"{path}: analyzed. Look: keyhole table {path} agreement")
+    # without a name, `table` lists those that are filled
+    say(f"{path}: analyzed. Look: keyhole table {path}{' agreement' if only is None else ''}")
 
 
 def _names(text: str) -> list[str]:

@@ -118,7 +118,7 @@ class Model:
 
     @property
     def bos_id(self) -> int | None:
-        """The start token, also if the tokenizer does not add it by itself."""
+        """The start token, even if the tokenizer does not add one."""
         token = self.tokenizer.bos_token_id
         return None if token is None else int(token)
 

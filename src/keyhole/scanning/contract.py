@@ -42,7 +42,7 @@ class Index(Protocol):
     """
 
     n: int
-    """Candidates so far. The index cannot count them, because each site sees the batch by itself: the caller adds a batch's
+    """Candidates so far. The index cannot count them, because every site gets the same batch: the caller adds a batch's
     candidates once, after every site took the batch."""
 
     @property

@@ -22,7 +22,7 @@ _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPLIT_AT_SPACES = {"Whitespace", "WhitespaceSplit", "BertPreTokenizer"}
 """Pre-tokenizers that cut a text at its spaces and drop them."""
 _JOIN_WITH_SPACES = {None, "WordPiece"}
-"""Decoders that put the spaces back between words; a tokenizer without one does so by itself."""
+"""Decoders that join words with spaces. None: the tokenizers library does so if there is no decoder."""
 
 
 @cache

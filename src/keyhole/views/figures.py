@@ -335,7 +335,7 @@ def draw(figure: Figure, rows: Rows, look: Look) -> Chart | None:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure that was drawn, with what is told beside it."""
+    """A drawn figure, with the texts that are shown beside it."""
 
     figure: Figure
     chart: Chart
