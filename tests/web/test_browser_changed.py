@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,35 @@ def test_a_run_that_comes_back_takes_the_bar_away(browser: Any, changing: Site) 
         path.with_name("moved").rename(path)
         go(page, changing, "#/L0/8")
         assert page.locator("#lost").is_hidden()
+
+
+def test_a_late_answer_from_before_the_loss_leaves_the_bar(browser: Any, changing: Site) -> None:
+    path = changing.run.path
+    with opened(browser, changing.url, refused=REFUSED) as page:
+        go(page, changing, "#/L1/11")
+        held: list[tuple[Any, Any]] = []
+        page.route("**/data/layers/0.json", lambda route: held.append((route, route.fetch())))
+        page.evaluate("void import('/static/data.js').then(({ layer }) => layer(0))")
+        until_held(page, held)
+        path.rename(path.with_name("moved"))
+        go(page, changing, "#/L0/7")
+        bar(page)
+        route, response = held[0]
+        with page.expect_response("**/data/layers/0.json") as answered:
+            route.fulfill(response=response)
+        assert answered.value.ok
+        page.wait_for_timeout(300)
+        assert page.locator("#lost").is_visible()
+        path.with_name("moved").rename(path)
+        go(page, changing, "#/L0/8")
+        assert page.locator("#lost").is_hidden()
+
+
+def until_held(page: Any, held: list[Any]) -> None:
+    end = time.monotonic() + 15
+    while not held:
+        assert time.monotonic() < end, "the request never came"
+        page.wait_for_timeout(20)
 
 
 def test_an_old_tab_does_not_write_into_the_new_run(browser: Any, changing: Site, other: Path) -> None:

@@ -38,6 +38,9 @@ export class Failure extends Error {
 export const STANDING = "keyhole-standing";
 /** @type {(Code | "")[]} */
 const LOST = ["run_changed", "run_gone"];
+/** How many requests were sent, and how many of them before the run was last found to be lost. */
+let sent = 0;
+let sentBeforeLoss = 0;
 /** The checksum of the run this page shows. Every request names it, because the server may serve another run by now. */
 let bound = "";
 
@@ -73,6 +76,7 @@ function get(path, unpacked) {
  * @returns {Promise<any>}
  */
 async function request(path, options) {
+  const number = ++sent;
   let response;
   try {
     const headers = new Headers(options?.headers);
@@ -84,7 +88,10 @@ async function request(path, options) {
   const body = await response.json().catch(() => null);
   /** @type {Code | ""} */
   const code = body?.error?.code ?? "";
-  if (response.ok || LOST.includes(code)) window.dispatchEvent(new CustomEvent(STANDING, { detail: code }));
+  if (LOST.includes(code)) sentBeforeLoss = sent;
+  // a late answer to a request that was sent before the loss does not say that the run is back
+  if (LOST.includes(code) || (response.ok && number > sentBeforeLoss))
+    window.dispatchEvent(new CustomEvent(STANDING, { detail: code }));
   if (response.ok && body !== null) return body;
   if (body?.error?.message) throw new Failure(body.error.message, code);
   if (response.status === 404) throw new Failure(`There is no ${path} here.`);
