@@ -22,12 +22,13 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import keyhole
-from keyhole.analyses import section5
+from keyhole.analyses import passing, section5
 from keyhole.analyses.heldout import Prefixes
 from keyhole.common.batching import batch_by_length
 from keyhole.lens import project
 from keyhole.lens.head import Head
 from keyhole.models.model import Model
+from keyhole.store.values import Values
 
 
 @torch.inference_mode()
@@ -46,6 +47,12 @@ def floor(head: Head, prefixes: Prefixes, batch_tokens: int) -> None:
             pass
     if model.device.type == "cuda":
         torch.cuda.synchronize()
+
+
+def measure(head: Head, values: Values, prefixes: Prefixes, batch_tokens: int) -> section5.Section5:
+    watching = section5.Watching(head, values, prefixes)
+    passing.observe(head, prefixes, [watching], bos=True, batch_tokens=batch_tokens)
+    return watching.found
 
 
 def paper() -> Model:
@@ -83,7 +90,7 @@ def main() -> None:
             ("floor", lambda: floor(head, prefixes, options.batch_tokens)),
             (
                 "section 5",
-                lambda: section5.measure(head, values, prefixes, bos=True, batch_tokens=options.batch_tokens),
+                lambda: measure(head, values, prefixes, options.batch_tokens),
             ),
         ):
             began = time.perf_counter()
@@ -92,7 +99,7 @@ def main() -> None:
                 times[name].append(time.perf_counter() - began)
     if options.profile:
         with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as seen:
-            section5.measure(head, values, prefixes, bos=True, batch_tokens=options.batch_tokens)
+            measure(head, values, prefixes, options.batch_tokens)
         print(seen.key_averages().table(sort_by="self_device_time_total", row_limit=14, max_name_column_width=60))
     low, whole = (statistics.median(times[name]) for name in ("floor", "section 5"))
     print(f"{model}, {options.samples} prefixes, {sum(map(len, ids)):,} tokens, {model.dtype}, {model.device}")

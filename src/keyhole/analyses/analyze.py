@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 from ..common.checks import whole
 from ..errors import RunError, UsageError
@@ -20,8 +21,8 @@ from ..models.rerun import model_of
 from ..store import layout, manifest, tables
 from ..store.run import Run
 from ..store.values import Values
-from . import heldout, reading, registry, section5
-from .record import Analysis, Begin
+from . import heldout, passing, reading, registry, section5
+from .record import Analysis, Begin, Observer
 
 Progress = Callable[[str, int], Callable[[int], None]]
 """Called with the name of a step and its total; the function that it returns is then called with each amount done."""
@@ -115,15 +116,39 @@ class _Inputs:
     def fill(self, wanted: list[Analysis]) -> None:
         if any(analysis.needs_held_out for analysis in wanted):
             _ = self.prefixes  # if there is too little held-out text, this says so before the long work
+        self._watch(wanted)
         for analysis in wanted:
-            given = {
-                need: self.begin(analysis.name) if need == "begin" else getattr(self, need) for need in analysis.needs
-            }
+            given = {need: self._give(need, analysis) for need in analysis.needs}
             if analysis.rows:
                 found = analysis.rows(self.run, **given)
                 tables.write_table(self.run.path, analysis.name, found.rows, found.facts, schemas=registry.schemas())
             if analysis.fill:
                 analysis.fill(self.run, **given)
+
+    def _give(self, need: str, analysis: Analysis) -> Any:
+        if need == "observed":
+            return self._observed[analysis.name]
+        return self.begin(analysis.name) if need == "begin" else getattr(self, need)
+
+    def _watch(self, wanted: list[Analysis]) -> None:
+        """One pass over the held-out prefixes, for all analyses that need it."""
+        self._observed: dict[str, Observer] = {
+            each.name: each.observe(self.run, self.head, self.values, self.prefixes) for each in wanted if each.observe
+        }
+        observers = list(self._observed.values())
+        if any("states" in each.needs for each in wanted):
+            self._section5 = section5.Watching(self.head, self.values, self.prefixes)
+            observers.append(self._section5)
+        if observers:
+            config = self.run.manifest["config"]
+            passing.observe(
+                self.head,
+                self.prefixes,
+                observers,
+                bos=bool(config["bos"]),
+                batch_tokens=int(config["batch_tokens"]),
+                begin=self.begin("held-out prefixes"),
+            )
 
     def begin(self, what: str) -> Begin:
         return lambda total: self._progress(what, total)
@@ -154,14 +179,6 @@ class _Inputs:
     def prefixes(self) -> heldout.Prefixes:
         return heldout.prefixes(self.run, self.model, self._valid, samples=self._samples, seed=self.seed)
 
-    @cached_property
+    @property
     def states(self) -> section5.Section5:
-        config = self.run.manifest["config"]
-        return section5.measure(
-            self.head,
-            self.values,
-            self.prefixes,
-            bos=bool(config["bos"]),
-            batch_tokens=int(config["batch_tokens"]),
-            begin=self.begin("section 5"),
-        )
+        return self._section5.found

@@ -1,8 +1,9 @@
 """How claims are judged: tests that several analyses share, and how their evidence is written as text.
 
-There are three outcomes. `holds` and `does not hold` need evidence at the 5 % level; everything else is `unclear`.
-A trend over depth is Spearman's correlation with the layer, its p by permutation of the layers. A rate is judged by its 95 %
-interval.
+A claim rests on one effect with a 95 % interval over what was sampled (cells, prefixes, documents), and on the smallest effect
+that would matter. It `holds` if the interval lies above that, `does not hold` if it lies below, and is `unclear` otherwise. It is
+`not applicable` if the question has no meaning for the model, as "m > 0" has none if the sign is a convention. Layers are never
+treated as independent draws: a claim about depth compares the highest third of the layers with the lowest.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from .record import Effect, Outcome, Rows, Verdict, present
-from .stats import binomial, spearman
+from .record import Column, Effect, Fact, Facts, Outcome, Rows, Verdict, present
+from .stats import Interval, binomial, spearman
 
 LEVEL = 0.05
 
@@ -57,7 +58,48 @@ def layer_ranges(layers: Sequence[int]) -> str:
     return ", ".join(named[:3]) + (", …" if len(named) > 3 else "")
 
 
+# Effects as facts
+
+
+def effect_columns(name: str, means: str) -> dict[str, Column]:
+    """The facts that hold an effect with its interval: what it is must be said in `means`."""
+    return {
+        name: Column("DOUBLE", means),
+        f"{name}_lo": Column("DOUBLE", "lower end of its 95 % interval"),
+        f"{name}_hi": Column("DOUBLE", "upper end"),
+    }
+
+
+def effect_facts(name: str, found: Interval) -> dict[str, Fact]:
+    """An effect for the facts of a table; nothing is known of one that is not a number."""
+    known = found if math.isfinite(found.value) else Interval(math.nan)
+    return {name: None if math.isnan(known.value) else known.value, f"{name}_lo": known.lo, f"{name}_hi": known.hi}
+
+
+def read_effect(facts: Facts, name: str, against: float) -> Effect | None:
+    """An effect from the facts of a table; None if it could not be measured."""
+    value, lo, hi = (
+        None if (fact := facts.get(key)) is None else float(fact) for key in (name, f"{name}_lo", f"{name}_hi")
+    )
+    return None if value is None else Effect(value, lo, hi, against)
+
+
 # Kinds of judgement
+
+
+def judge(effect: Effect | None, test: str, evidence: str) -> Verdict:
+    """The verdict on a claim that a larger effect speaks for. `test` names what is compared and the smallest effect."""
+    if effect is None or effect.lo is None or effect.hi is None:
+        return Verdict("unclear", test, evidence if effect else "there is nothing to measure it on", effect)
+    outcome: Outcome = (
+        "holds" if effect.lo > effect.against else "does not hold" if effect.hi < effect.against else "unclear"
+    )
+    return Verdict(outcome, test, evidence, effect)
+
+
+def not_applicable(test: str, why: str) -> Verdict:
+    """The verdict on a claim that has no meaning for this model."""
+    return Verdict("not applicable", test, why)
 
 
 def decide(p: float, as_claimed: bool) -> Outcome:

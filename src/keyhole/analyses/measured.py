@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..store import layout, tables
 from ..store.run import Run
 from . import registry
+from .claims import LEVEL
 from .record import Analysis, Fact, Measurement, Row, Shape, Verdict
+from .stats import holm
 
 
 @dataclass(frozen=True)
@@ -37,14 +39,34 @@ class Measured:
         for analysis, figure in registry.report_order():
             if figure.claims and (measurement := made.of(analysis)).rows:
                 made.verdicts[figure.name] = [claim.weigh(measurement) for claim in figure.claims]
+        correct(made.verdicts)
         return made
 
     def of(self, analysis: Analysis) -> Measurement:
         return Measurement(self.tables.get(analysis.name) or [], self.facts.get(analysis.name, {}), self.shape)
 
 
+def correct(verdicts: dict[str, list[Verdict]]) -> None:
+    """Holm's correction over all claims of a report, in place: many claims are judged, so some would pass by chance. A verdict
+    that does not pass it is unclear."""
+    tested = [
+        (verdicts, at, p)
+        for verdicts in verdicts.values()
+        for at, verdict in enumerate(verdicts)
+        if verdict.effect is not None and (p := verdict.effect.p) is not None
+    ]
+    for (figure, at, _), adjusted in zip(tested, holm([p for _, _, p in tested]), strict=True):
+        verdict = replace(figure[at], adjusted=adjusted)
+        if adjusted >= LEVEL and verdict.outcome in ("holds", "does not hold"):
+            before = (
+                f"{verdict.evidence}; alone it {'would hold' if verdict.outcome == 'holds' else 'would not hold'}, "
+            )
+            verdict = replace(verdict, outcome="unclear", evidence=f"{before}but not among {len(tested)} claims")
+        figure[at] = verdict
+
+
 def shape_of(run: Run) -> Shape:
-    return Shape(run.cells, len(run.vocabulary), run.signed)
+    return Shape(run.cells, len(run.vocabulary), run.signed, run.gated)
 
 
 def filled(run: Run) -> list[str]:

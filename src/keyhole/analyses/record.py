@@ -9,9 +9,10 @@ Nothing here draws or imports a model. A figure is data (which column is drawn h
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,12 @@ from ..store.tables import Fact as Fact
 from ..store.tables import Row as Row
 from ..store.tables import Schema
 from ..store.values import Values
+from .stats import Z
+
+if TYPE_CHECKING:
+    from ..lens.head import Head
+    from ..models.states import States
+    from .heldout import Prefixes
 
 Rows = Sequence[Row]
 Facts = Mapping[str, Fact]
@@ -39,16 +46,25 @@ NEEDS = {
     "lenses": "what every value says, read through each lens of `--lens`",
     "prefixes": "held-out prefixes",
     "states": "what every layer does at their end",
+    "observed": "what its own observer took from the same pass",
     "cells": "the number of random cells per layer (`--cells`)",
     "seed": "the seed of random choices (`--seed`)",
     "begin": "a way to report progress",
 }
 """What an analysis can ask for: the names of the keyword arguments that its function is called with."""
-HELD_OUT = {"prefixes", "states"}
+HELD_OUT = {"prefixes", "states", "observed"}
 """The needs that are made from held-out text."""
 
 
 # What an analysis finds
+
+
+class Observer(Protocol):
+    """Takes what it needs from the one pass over the held-out prefixes (`passing.py`)."""
+
+    def take(self, rows: Sequence[int], seen: States) -> None:
+        """`seen` holds what every layer does at the end of the prefixes number `rows`. It is not changed, and not kept whole:
+        the next batch needs its memory."""
 
 
 class Found(NamedTuple):
@@ -65,6 +81,9 @@ class Shape:
     cells: Cells
     vocabulary: int
     signed: bool
+    """whether coefficients can be negative"""
+    gated: bool = False
+    """whether the feed-forward layers have a gate: the sign of a cell's coefficient is then a convention"""
 
     @property
     def layers(self) -> int:
@@ -82,20 +101,30 @@ class Measurement:
 
 # Claims
 
-Outcome = Literal["holds", "does not hold", "unclear"]
+Outcome = Literal["holds", "does not hold", "unclear", "not applicable"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 
 @dataclass(frozen=True)
 class Effect:
-    """The number that a verdict rests on."""
+    """The number that a verdict rests on. It is written so that a larger number speaks for the claim."""
 
     value: float
     lo: float | None = None
-    """the lower end of its 95 % interval, if it has one"""
+    """the lower end of its 95 % interval over what was sampled; None if too little was sampled for an interval"""
     hi: float | None = None
-    against: float | None = None
-    """the value it is compared with"""
+    against: float = 0.0
+    """the smallest effect that would matter: the claim holds above it"""
+
+    @property
+    def p(self) -> float | None:
+        """The two-sided p of the hypothesis that the effect is `against`, from the interval: under 0.05 exactly if the
+        interval excludes it. None without an interval."""
+        if self.lo is None or self.hi is None:
+            return None
+        end = self.lo if self.value > self.against else self.hi
+        distance, half = abs(self.value - self.against), abs(self.value - end)
+        return 1.0 if distance == 0 else 0.0 if half == 0 else math.erfc(Z * distance / half / math.sqrt(2))
 
 
 @dataclass(frozen=True)
@@ -107,6 +136,8 @@ class Verdict:
     evidence: str
     effect: Effect | None = None
     claim: str = ""
+    adjusted: float | None = None
+    """the effect's p after Holm's correction for all claims of the report (`measured.py`)"""
 
 
 @dataclass(frozen=True)
@@ -310,6 +341,8 @@ class Analysis:
     """called with the run and, by name, with what it needs"""
     fill: Callable[..., None] | None = None
     """called in the same way"""
+    observe: Callable[[Run, Head, Values, Prefixes], Observer] | None = None
+    """makes the observer that is given to `rows` as `observed`, after the pass"""
     is_filled: Callable[[Run], bool] | None = None
     """whether what `fill` stores is there"""
     note: Callable[[Facts], str] | None = None

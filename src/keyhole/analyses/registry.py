@@ -60,6 +60,8 @@ def _problem(analysis: Analysis) -> str | None:
         return "`rows` and `columns` go together: give both or neither"
     if unknown := [need for need in analysis.needs if need not in NEEDS]:
         return f"it needs '{unknown[0]}', and an analysis can ask for: {', '.join(NEEDS)}"
+    if (analysis.observe is None) != ("observed" not in analysis.needs):
+        return "`observe` and the need 'observed' go together: give both or neither"
     for name, column in (*analysis.columns.items(), *analysis.facts.items()):
         if column.type not in TYPES:
             return f"'{name}' has the type {column.type}, and the types are: {', '.join(TYPES)}"

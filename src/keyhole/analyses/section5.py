@@ -1,10 +1,11 @@
-"""One pass over held-out prefixes for all of the paper's section 5. Composition, refinement and cases are computed from it.
+"""What the paper's section 5 needs of the pass over held-out prefixes. Composition, refinement and cases are computed from it.
 
 The top token of a value does not depend on the input, so comparing a layer with its cells needs only the stored tokens.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ..common.batching import batch_by_length
 from ..lens.head import Head
-from ..models.states import States, states
+from ..models.states import States
 from ..store.values import Values
 from .heldout import Prefixes
-from .record import Begin
 
 
 @dataclass
@@ -40,51 +39,44 @@ class Section5:
     """[n] the token that follows each prefix in the text"""
 
 
-def measure(
-    head: Head,
-    values: Values,
-    prefixes: Prefixes,
-    *,
-    bos: bool,
-    batch_tokens: int,
-    begin: Begin = lambda total: lambda done: None,
-) -> Section5:
-    model, n = head.model, len(prefixes.ids)
-    layers = model.layers
-    promoted, demoted = (
-        torch.from_numpy(np.array(array[..., 0], np.int64)).to(model.device)
-        for array in (values.top_tokens, values.bottom_tokens)
-    )
-    found = Section5(
-        lens=values.lens,
-        top_r=np.zeros((layers, n), np.int64),
-        top_y=np.zeros((layers, n), np.int64),
-        top_o=np.zeros((layers, n), np.int64),
-        final_prob=np.zeros((layers, n)),
-        active=np.zeros((layers, n)),
-        agrees=np.zeros((layers, n), bool),
-        lengths=np.array([len(ids) for ids in prefixes.ids]),
-        following=np.array(prefixes.following),
-    )
-    advance = begin(n)
+class Watching:
+    """Fills a `Section5` from the pass."""
 
-    def put(rows: list[int], read: dict[str, torch.Tensor]) -> None:
+    def __init__(self, head: Head, values: Values, prefixes: Prefixes) -> None:
+        layers, n = head.model.layers, len(prefixes.ids)
+        self._head = head
+        self._promoted, self._demoted = (
+            torch.from_numpy(np.array(array[..., 0], np.int64)).to(head.model.device)
+            for array in (values.top_tokens, values.bottom_tokens)
+        )
+        self._waiting: list[tuple[list[int], dict[str, torch.Tensor]]] = []
+        self._found = Section5(
+            lens=values.lens,
+            top_r=np.zeros((layers, n), np.int64),
+            top_y=np.zeros((layers, n), np.int64),
+            top_o=np.zeros((layers, n), np.int64),
+            final_prob=np.zeros((layers, n)),
+            active=np.zeros((layers, n)),
+            agrees=np.zeros((layers, n), bool),
+            lengths=np.array([len(ids) for ids in prefixes.ids]),
+            following=np.array(prefixes.following),
+        )
+
+    def take(self, rows: Sequence[int], seen: States) -> None:
+        read = _read(self._head, self._found.lens, seen, self._promoted, self._demoted)
+        self._waiting.append((list(rows), read))
+        if len(self._waiting) > 1:  # results are fetched one batch late, so that a GPU is not idle meanwhile
+            self._put(*self._waiting.pop(0))
+
+    @property
+    def found(self) -> Section5:
+        while self._waiting:
+            self._put(*self._waiting.pop(0))
+        return self._found
+
+    def _put(self, rows: list[int], read: dict[str, torch.Tensor]) -> None:
         for name, array in read.items():
-            getattr(found, name)[:, rows] = array.cpu().numpy()
-        advance(len(rows))
-
-    waiting: list[tuple[list[int], dict[str, torch.Tensor]]] = []
-    for numbers in batch_by_length([len(ids) for ids in prefixes.ids], batch_tokens):
-        rows = numbers.tolist()
-        batch = model.batch([prefixes.ids[row] for row in rows], bos=bos)
-        ends = torch.tensor([batch.n_special + len(prefixes.ids[row]) - 1 for row in rows])
-        seen = states(model, batch.ids, ends)
-        waiting.append((rows, _read(head, values.lens, seen, promoted, demoted)))
-        if len(waiting) > 1:  # results are fetched one batch late, so that a GPU is not idle meanwhile
-            put(*waiting.pop(0))
-    for rows, read in waiting:
-        put(rows, read)
-    return found
+            getattr(self._found, name)[:, rows] = array.cpu().numpy()
 
 
 @torch.inference_mode()

@@ -6,17 +6,27 @@ scipy is imported where it is used: reading a table should not wait for it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import permutations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 Z = 1.959963984540054
 """The 97.5 % quantile of the normal distribution."""
+RESAMPLED = 2_000
+"""Samples of a bootstrap. Their seed is fixed, so that the same numbers give the same interval."""
 DRAWS = 10_000
 """Random permutations, if there are too many to try all of them."""
+
+
+class Interval(NamedTuple):
+    """A number with its 95 % interval; the ends are None if too little was sampled."""
+
+    value: float
+    lo: float | None = None
+    hi: float | None = None
 
 
 # Intervals
@@ -62,6 +72,66 @@ def clustered_mean(
     return mean, mean - half, mean + half
 
 
+def bootstrap_mean(values: npt.NDArray[Any], clusters: npt.NDArray[Any] | None = None) -> Interval:
+    """A mean and its interval by the bootstrap over values, or over clusters of them (documents, cells) if these are what was
+    drawn. Without an interval if fewer than two were drawn."""
+    if not len(values):
+        return Interval(math.nan)
+    sums, sizes = _clustered(np.asarray(values, np.float64), clusters)
+    mean = float(sums.sum() / sizes.sum())
+    if len(sums) < 2:
+        return Interval(mean)
+    return Interval(mean, *_ends(_resampled(sums, sizes, np.random.default_rng(0))))
+
+
+def bootstrap_difference(upper: npt.NDArray[Any], lower: npt.NDArray[Any]) -> Interval:
+    """The mean of `upper` minus that of `lower`, two independent samples, and its interval by the bootstrap over both."""
+    samples = [np.asarray(each, np.float64) for each in (upper, lower)]
+    if not all(map(len, samples)):
+        return Interval(math.nan)
+    difference = float(samples[0].mean() - samples[1].mean())
+    if min(map(len, samples)) < 2:
+        return Interval(difference)
+    random = np.random.default_rng(0)
+    drawn = [_resampled(each, np.ones(len(each)), random) for each in samples]
+    return Interval(difference, *_ends(drawn[0] - drawn[1]))
+
+
+def _clustered(
+    values: npt.NDArray[np.float64], clusters: npt.NDArray[Any] | None
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """The sum and the number of the values of each cluster."""
+    if clusters is None:
+        return values, np.ones(len(values))
+    _, which = np.unique(clusters, return_inverse=True)
+    return np.bincount(which, weights=values).astype(np.float64), np.bincount(which).astype(np.float64)
+
+
+def _resampled(
+    sums: npt.NDArray[np.float64], sizes: npt.NDArray[np.float64], random: np.random.Generator
+) -> npt.NDArray[np.float64]:
+    """The mean of each of `RESAMPLED` samples, drawn with replacement and as large as what there is."""
+    n = len(sums)
+    found = np.empty(RESAMPLED)
+    step = max(1, (1 << 22) // n)
+    for at in range(0, RESAMPLED, step):
+        drawn = random.integers(0, n, (min(step, RESAMPLED - at), n))
+        found[at : at + step] = sums[drawn].sum(1) / sizes[drawn].sum(1)
+    return found
+
+
+def _ends(drawn: npt.NDArray[np.float64]) -> tuple[float, float]:
+    lo, hi = np.percentile(drawn, [2.5, 97.5])
+    return float(lo), float(hi)
+
+
+def thirds(layers: int) -> tuple[slice, slice]:
+    """The lowest and the highest third of the layers: what claims about depth compare. They never overlap, unless there is
+    only one layer."""
+    size = max(1, layers // 3)
+    return slice(0, size), slice(layers - size, layers)
+
+
 def student(freedom: int) -> float:
     """The 97.5 % quantile of Student's t distribution."""
     from scipy.stats import t
@@ -70,6 +140,16 @@ def student(freedom: int) -> float:
 
 
 # Tests
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """p values corrected for their number, by Holm's method: the chance of any false claim among them stays at the level."""
+    order = sorted(range(len(ps)), key=lambda i: ps[i])
+    adjusted, largest = [0.0] * len(ps), 0.0
+    for rank, i in enumerate(order):
+        largest = max(largest, min(1.0, (len(ps) - rank) * ps[i]))
+        adjusted[i] = largest
+    return adjusted
 
 
 def binomial(successes: int, n: int, chance: float) -> float:

@@ -262,6 +262,8 @@ class Run:
         self.cells = Cells.from_json(model["cells"])
         """the axis of cells: the first axis of the arrays below"""
         self.layers, self.signed = len(self.cells.layers), bool(model["signed"])
+        self.gated = bool(model.get("gated", False))
+        """whether the feed-forward layers have a gate: a cell is then read with the sign of its strongest coefficient"""
         self.top, self.context = int(self.manifest["config"]["top"]), int(self.manifest["config"]["context"])
 
     def array(self, name: str) -> npt.NDArray[Any]:
@@ -273,6 +275,12 @@ class Run:
                 raise RunError(f"Another run is at {self.path} now. Open it again.")
             self._arrays[name] = array
         return self._arrays[name]
+
+    @cached_property
+    def orientation(self) -> npt.NDArray[np.int8]:
+        """[cells] the sign a cell is read with: 1, or −1 if the layer has a gate and the cell's strongest coefficient is negative.
+        The arrays below and everything made of them are in that sign; the model's own numbers must be multiplied by it."""
+        return np.ones(len(self.cells), np.int8)
 
     # What was found, as arrays [cells, top]
 
