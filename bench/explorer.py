@@ -68,7 +68,7 @@ def made_up(folder: Path, layers: int, cells: int, top: int) -> Path:
         "schema": layout.SCHEMA,
         "keyhole": keyhole.__version__,
         "model": {"source": "made-up", "revision": None, "family": "gpt2", "fingerprint": "0" * 64}
-        | {"input": "causal text", "cells": axis.as_json(), "signed": False},
+        | {"input": "causal text", "cells": axis.as_json(), "signed": False, "gated": False},
         "corpus": {"sources": ["made-up.txt"], "scanned_prefixes": prefixes, **counts},
         "config": asdict(ScanConfig(top=top, context=512, batch_tokens=2048)) | {"n_special": 1},
         "versions": {},

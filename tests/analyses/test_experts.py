@@ -24,8 +24,9 @@ def scanned(tmp_path_factory: pytest.TempPathFactory) -> tuple[keyhole.Run, Mode
 
 
 def of_units(run: keyhole.Run, model: Model) -> list[np.ndarray]:
-    units = run.manifest["corpus"]["units"]
-    return [every_coefficient(model, [int(i) for i in run.unit_tokens(unit)]) for unit in range(units)]
+    """Per unit the coefficients of its tokens, in the signs that the cells are read with."""
+    units = [[int(i) for i in run.unit_tokens(unit)] for unit in range(run.manifest["corpus"]["units"])]
+    return [every_coefficient(model, ids) * run.orientation for ids in units]
 
 
 def test_statistics_count_every_candidate(scanned: tuple[keyhole.Run, Model]) -> None:
@@ -39,7 +40,12 @@ def test_statistics_count_every_candidate(scanned: tuple[keyhole.Run, Model]) ->
     assert (every[:, run.cells.span(1)] == 0).any(0).all()
     stats = run.stats
     assert (stats.n == len(every)).all()
-    np.testing.assert_array_equal(stats.active, (every > 0).sum(0))
+    assert run.gated
+    np.testing.assert_array_equal(run.array("active"), (every * run.orientation > 0).sum(0))  # in the model's own signs
+    strongest = np.abs(every).argmax(0)
+    assert (np.take_along_axis(every, strongest[None], 0) >= 0).all()
+    assert (run.orientation[run.cells.span(1)] < 0).any()
+    np.testing.assert_array_equal(stats.dead, (every == 0).all(0))
     for got, expected in (
         (stats.mean, every.mean(0)),
         (stats.std, every.std(0)),
@@ -77,6 +83,7 @@ def test_mutation_reads_the_expert_of_the_cell(scanned: tuple[keyhole.Run, Model
         changes = []
         for i in here:
             ids = [int(t) for t in run.unit_tokens(int(picked.unit[i]))][: picked.length[i] - 1]
-            changes.append(every_coefficient(model, ids)[-1, picked.place[i]] / picked.coefficient[i] - 1)
+            m = every_coefficient(model, ids)[-1, picked.place[i]] * run.orientation[picked.place[i]]
+            changes.append(m / picked.coefficient[i] - 1)
         assert row["n"] == len(changes) > 0
         assert row["mean_change"] == pytest.approx(np.mean(changes), rel=1e-3, abs=1e-4)

@@ -40,12 +40,12 @@ def scanned(model: Model, corpus: Path, **options: Any) -> keyhole.Run:
 
 
 def coefficients(run: keyhole.Run, model: Model, unit: int) -> np.ndarray[Any, Any]:
-    """[tokens, cells] of a whole unit, each of its windows run alone."""
+    """[tokens, cells] of a whole unit, each of its windows run alone, in the signs that the cells are read with."""
     ids = [int(i) for i in run.unit_tokens(unit)]
     room = run.context - run.manifest["config"]["n_special"]
     bos = run.manifest["config"]["bos"]
     parts = [model.coefficients_of(ids[at : at + room], bos=bos).numpy() for at in range(0, len(ids), room)]
-    return np.concatenate(parts)
+    return np.concatenate(parts) * run.orientation
 
 
 CASES = [

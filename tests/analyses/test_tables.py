@@ -114,7 +114,7 @@ def test_mutation_equals_one_forward_per_trigger(family: str, tmp_path: Path) ->
                 ("last", ids[:-1]),
                 ("random", ids[:place] + ids[place + 1 :]),
             ):
-                m = paper.look(model, mutated).m[layer][picked.cell[i]]
+                m = paper.look(model, mutated).m[layer][picked.cell[i]] * run.orientation[picked.place[i]]
                 changes[name].append((m - picked.coefficient[i]) / picked.coefficient[i])
         for row in (row for row in rows if row["layer"] == layer):
             assert row["n"] == len(changes[row["dropped"]])

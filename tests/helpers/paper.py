@@ -105,7 +105,7 @@ def agreement(run: keyhole.Run, model: Model, layer: int, target: str, lens: str
         wanted = triggers[0].next_id if target == "next" else triggers[0].ids[-1]
         if wanted is None:
             continue
-        v = value(model, layer, cell)
+        v = value(model, layer, cell) * run.cell(layer, cell).orientation
         logits = (folded(model, v) if lens == "norm" else v) @ unembedding(model).T
         p = torch.softmax(logits, 0)
         n += 1

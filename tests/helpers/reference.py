@@ -80,10 +80,27 @@ def triggers(prefixes: list[Prefix], top: int, per: str, sign: int) -> tuple[np.
     return coefficients, units, positions
 
 
+def orientation(prefixes: list[Prefix]) -> np.ndarray:
+    """[cells] the sign of each cell's strongest coefficient; of equally strong ones, the first in the corpus decides."""
+    found = np.ones(len(prefixes[0].coefficients), np.int8)
+    for cell in range(len(found)):
+        strongest = min(prefixes, key=lambda p: (-abs(p.coefficients[cell]), p.unit, p.position))
+        found[cell] = -1 if strongest.coefficients[cell] < 0 else 1
+    return found
+
+
 def assert_equals_reference(run: keyhole.Run, model: Model, texts: list[str], **options: object) -> None:
     """Units were scanned one by one (batch_tokens=1), as the reference runs them: every bit must agree."""
     prefixes = every_prefix(model, texts, **options)  # type: ignore[arg-type]
     top, per = run.top, run.manifest["config"]["per"]
+    assert run.gated == model.gated
+    if run.gated:
+        signs = orientation(prefixes)
+        np.testing.assert_array_equal(run.orientation, signs)
+        for prefix in prefixes:
+            prefix.coefficients = prefix.coefficients * signs
+    else:
+        assert (run.orientation == 1).all()
     for sign, side in ((1, ""), (-1, "_negative")):
         coefficients, units, positions = triggers(prefixes, top, per, sign)
         if sign < 0 and not model.signed:
@@ -93,12 +110,18 @@ def assert_equals_reference(run: keyhole.Run, model: Model, texts: list[str], **
         np.testing.assert_array_equal(getattr(run, "coefficients" + side), coefficients)
     every = np.stack([prefix.coefficients for prefix in prefixes]).astype(np.float64)
     assert (run.stats.n == len(prefixes)).all()
-    np.testing.assert_array_equal(run.stats.active, (every > 0).sum(0))
+    if run.gated:
+        assert np.isnan(run.stats.active).all()
+        np.testing.assert_array_equal(run.stats.dead, (every == 0).all(0))
+    else:
+        np.testing.assert_array_equal(run.stats.active, (every > 0).sum(0))
+        np.testing.assert_array_equal(run.stats.dead, ~(every > 0).any(0))
     np.testing.assert_array_equal(run.stats.max, every.max(0).astype(np.float32))
     np.testing.assert_array_equal(run.stats.min, every.min(0).astype(np.float32))
     scale = np.maximum(np.abs(every).max(0), 1e-9)
     np.testing.assert_allclose(run.stats.mean / scale, every.mean(0) / scale, atol=1e-6)
     np.testing.assert_allclose(run.stats.std / scale, every.std(0) / scale, atol=1e-4)
+    np.testing.assert_allclose(run.stats.rms / scale, np.sqrt((every**2).mean(0)) / scale, atol=1e-4)
     counts = {(prefix.unit, prefix.position): prefix.count for prefix in prefixes}
     follows = {(prefix.unit, prefix.position): prefix.next_id for prefix in prefixes}
     for cell in range(0, run.cells.size(1), 5):

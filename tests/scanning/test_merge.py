@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 import keyhole
 from keyhole.errors import ShardError
 from keyhole.scanning import merge
-from keyhole.scanning.merge import State, merge_states, state_of
+from keyhole.scanning.merge import merge_states, state_of
+from keyhole.scanning.orientation import State
 
 SHARDS = 6
 

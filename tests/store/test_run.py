@@ -36,9 +36,11 @@ def test_a_cell_and_its_triggers(run: keyhole.Run, text: Path) -> None:
         assert len(trigger.tokens) == len(trigger.ids) == trigger.position + 1
         assert (trigger.next_token is None) == (trigger.position + 1 == len(line))
     stats = cell.stats
-    assert stats.active == run.stats["active"][cell.place]
+    assert stats.mean == run.stats["mean"][cell.place]
     assert stats.max == pytest.approx(cell.triggers[0].coefficient)
-    assert 0 < stats.active_fraction < 1
+    assert np.isnan(stats.active)  # the layer has a gate
+    assert np.isnan(stats.active_fraction)
+    assert stats.peak == max(stats.max, -stats.min) / stats.rms > 1
 
 
 def test_unfilled_slots_say_so(run: keyhole.Run) -> None:
@@ -105,7 +107,7 @@ def test_a_run_of_an_older_schema_is_refused(run: keyhole.Run) -> None:
         about["model"] |= {"layers": 3, "cells": 24}
 
     reseal(run.path, older)
-    with pytest.raises(SchemaTooOld, match=r"manifest.json.*schema 1, this one reads 2.*Scan again"):
+    with pytest.raises(SchemaTooOld, match=r"manifest.json.*schema 1, this one reads 3.*Scan again"):
         keyhole.open(run.path)
 
 

@@ -35,10 +35,12 @@ def rows(run: Run) -> Found:
     n = int(stats.n[0])
     found = []
     for layer in range(run.layers):
-        active = stats.active[run.cells.span(layer)]
-        fraction = float(active.sum() / (n * len(active)))
-        lo, hi = wilson(fraction * n, n)
-        dead = int(np.count_nonzero(active == 0))
+        here = run.cells.span(layer)
+        fraction = lo = hi = None  # with a gate, the sign of a coefficient is a convention
+        if not run.gated:
+            fraction = float(stats.active[here].sum() / (n * len(stats.active[here])))
+            lo, hi = wilson(fraction * n, n)
+        dead = int(np.count_nonzero(stats.dead[here]))
         found.append({"layer": layer, "n": n, "active_fraction": fraction, "lo": lo, "hi": hi, "dead": dead})
     return Found(found)
 
@@ -95,7 +97,18 @@ ANALYSIS = Analysis(
     ),
     measures=(
         CellMeasure(
-            "activity", "how often the key fires", "key", lambda run, _: run.stats.active_fraction, format="percent"
+            "activity",
+            "how often the key fires",
+            "key",
+            lambda run, _: None if run.gated else run.stats.active_fraction,
+            format="percent",
+        ),
+        CellMeasure(
+            "peak",
+            "how far the strongest coefficient stands out (largest |m| per root mean square)",
+            "key",
+            lambda run, _: run.stats.peak if run.gated else None,
+            log=True,
         ),
     ),
 )

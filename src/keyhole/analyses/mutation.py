@@ -179,7 +179,7 @@ def _measure(
         here = np.flatnonzero((place >= span.start) & (place < span.stop))
         if len(here):
             at = [torch.from_numpy(index[here]).to(x.device) for index in (token, place - span.start)]
-            got[here] = x[at[0], at[1]].double().cpu().numpy()
+            got[here] = x[at[0], at[1]].double().cpu().numpy() * run.orientation[place[here]]
 
     model.run_every_token(prepared.ids, sink)
     names = np.repeat([window.name for window in batch], [len(window.triggers) for window in batch])

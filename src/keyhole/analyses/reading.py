@@ -16,6 +16,13 @@ from .record import Begin
 SIMILAR = 5
 
 
+def oriented(run: Run, head: Head, layer: int) -> torch.Tensor:
+    """A layer's values as they reach the residual, [cells, model], each times the sign its cell is read with."""
+    values = head.values(layer)
+    signs = torch.from_numpy(np.array(run.orientation[run.cells.span(layer)]))
+    return values * signs.to(values)[:, None] if run.gated else values
+
+
 def read_values(
     run: Run, head: Head, lens: str, *, mask: bool = False, begin: Begin = lambda total: lambda done: None
 ) -> Values:
@@ -39,7 +46,7 @@ def read_values(
     kept: dict[str, list[np.ndarray[tuple[int, ...], np.dtype[np.generic]]]] = {name: [] for name in names}
     norms = []
     for layer in range(run.layers):
-        values = head.values(layer)
+        values = oriented(run, head, layer)
         norms.append(values.norm(dim=1).cpu().numpy())
         found = project(
             head.see(lens, values),
@@ -67,7 +74,7 @@ def find_similar(run: Run, head: Head, *, begin: Begin = lambda total: lambda do
     """Store for every cell the cells of any layer with the most similar values (cosine)."""
     if layout.has_similar(run.path):
         return
-    every = torch.cat([head.values(layer) for layer in range(run.layers)])
+    every = torch.cat([oriented(run, head, layer) for layer in range(run.layers)])
     kept = min(SIMILAR, len(every) - 1)
     cosines, places = nearest(every, kept, begin(len(every)))
     layout.save_array(run.path, "similar_cells", places.cpu().numpy().astype(np.int32))

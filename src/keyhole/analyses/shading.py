@@ -162,6 +162,8 @@ class _Triggers:
         largest = np.nan_to_num(np.abs(both)).max(1)
         self.factors = (LARGEST / np.where(largest > 0, largest, 1)).astype(np.float32)
         """[cells] what a coefficient is multiplied by to give a shade"""
+        self.signs = np.array(run.orientation[site], np.float32)
+        self.factors *= self.signs
 
     def _spans(self, units: Ints, positions: Ints) -> tuple[Ints, Ints]:
         offsets = self.windows.offsets
@@ -226,9 +228,10 @@ def _run(
             begin = offsets[mine.site][shown.cell] + shown.place
             shades[np.repeat(begin, shown.size) + inside] = found.cpu().numpy()
         if len(counted):
-            found = histogram(
-                x[counted.to(x.device)].float(), torch.tensor(low[mine.site]), torch.tensor(high[mine.site])
-            )
+            sampled_here = x[counted.to(x.device)].float()
+            if run.gated:
+                sampled_here *= torch.from_numpy(mine.signs).to(x.device)
+            found = histogram(sampled_here, torch.tensor(low[mine.site]), torch.tensor(high[mine.site]))
             counts[mine.site] += found.cpu().numpy().astype(np.uint32)
 
     model.run_every_token(batch.ids, sink)

@@ -40,6 +40,8 @@ class Family:
     """True if the weight is stored as [cells, model] (GPT-2's Conv1D) and not as [model, cells] (Linear)"""
     activation: str | None = None
     """if there is no gate: the configuration's name for the activation, whose output is the coefficient"""
+    gated: bool = False
+    """whether a coefficient is act(gate)·up"""
     ff_norm: Paths | None = None
     """a norm between the feed-forward output and the residual, if there is one"""
     attention_norm: Paths | None = None
@@ -57,7 +59,7 @@ def candidates(paths: Paths) -> tuple[str, ...]:
     return (paths,) if isinstance(paths, str) else tuple(paths)
 
 
-_LLAMA = Family("model.layers", "mlp.down_proj", "self_attn.o_proj", "model.norm")
+_LLAMA = Family("model.layers", "mlp.down_proj", "self_attn.o_proj", "model.norm", gated=True)
 _NORMED = replace(_LLAMA, ff_norm="post_feedforward_layernorm", attention_norm="post_attention_layernorm")
 
 FAMILIES: dict[str, Family] = {

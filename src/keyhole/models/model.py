@@ -108,6 +108,11 @@ class Model:
         return name not in NON_NEGATIVE or any(edit.scale < 0 for edit in self.edits)
 
     @property
+    def gated(self) -> bool:
+        """Whether a coefficient is act(gate)·up. The sign of a cell is then a convention: negating up and value changes nothing."""
+        return self.family.gated
+
+    @property
     def max_context(self) -> int | None:
         """How many tokens the model was built to see, if its configuration says so."""
         for name in ("max_position_embeddings", "n_positions", "seq_length"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +17,10 @@ from ..store import layout, manifest
 from ..store.run import Run
 from ..store.trust import is_own
 from ..store.unfinished import Partial
+from .orientation import State, orient, turn
 from .plan import unit_of
 from .results import save_results
 
-State = dict[str, npt.NDArray[Any]]
-"""What an index found, as arrays (`Index.state`)."""
 Offsets = npt.NDArray[np.int64]
 
 MERGED_LISTS = 1 << 16
@@ -72,15 +70,20 @@ def _merge_into(merged: State, state: State, unit_offsets: Offsets | None) -> No
 
 
 def state_of(run: Run) -> State:
-    """The state of the index that made a finished run, read from its files. No file stays open: many runs may be merged, and
-    every open array takes a file descriptor."""
+    """The state of the index that made a finished run, in the model's own signs, read from its files. No file stays open: many
+    runs may be merged, and every open array takes a file descriptor."""
     offsets = layout.load_array(run.path, "unit_offsets")
     sides = []
     for negative in layout.sides(run.signed):
         coefficients, units, positions = (layout.load_array(run.path, name) for name in layout.side_names(negative))
         sides.append(_keys(coefficients, units, positions, offsets))
-    statistics = {name: layout.load_array(run.path, name) for name in layout.STATISTICS}
-    return {"n": np.array(int(run.manifest["corpus"]["scanned_prefixes"])), "keys": np.stack(sides), **statistics}
+    state = {"n": np.array(int(run.manifest["corpus"]["scanned_prefixes"])), "keys": np.stack(sides)}
+    state |= {name: layout.load_array(run.path, name) for name in layout.STATISTICS}
+    signs = layout.load_array(run.path, layout.ORIENTATION) if run.gated else np.ones(0, np.int8)
+    if (signs < 0).any():  # not a shard: these have the model's own signs
+        state |= {name: np.array(state[name]) for name in layout.STATISTICS}
+        turn(state, signs)
+    return state
 
 
 def _keys(
@@ -126,6 +129,8 @@ def _merge_runs(partial: Partial, runs: list[Run]) -> None:
         copy_file(first.path / name, partial.path / name)
     split = first.manifest["corpus"]["split_units"] and first.manifest["config"]["per"] == "sentence"
     state = merge_states((state_of(run) for run in runs), first.unit_offsets if split else None)
+    if first.gated:
+        orient(state, whole=True)
     save_results(state, first.unit_offsets, partial)
     about = {key: value for key, value in first.manifest.items() if key not in ("files", "checksum")}
     about["config"] = {**about["config"], "shard": None}

@@ -27,8 +27,9 @@ CELLS_AT_ONCE = 4096
 
 def save_results(state: dict[str, npt.NDArray[Any]], unit_offsets: npt.NDArray[np.int64], partial: Partial) -> None:
     """The state of an index as the arrays of a run, some cells at a time."""
-    for name in layout.STATISTICS:
-        partial.save(name, state[name])
+    for name in (*layout.STATISTICS, layout.ORIENTATION):
+        if name in state:  # only gated layers have an orientation
+            partial.save(name, state[name])
     for negative, keys in zip((False, True), state["keys"], strict=False):
         names, row = layout.side_names(negative), keys.shape[1:]
         with (
@@ -54,6 +55,7 @@ def describe_model(model: Model) -> dict[str, Any]:
         "input": model.kind.name,
         "cells": model.cells.as_json(),
         "signed": model.signed,
+        "gated": model.gated,
         **({"edits": [edit.to_json() for edit in model.edits]} if model.edits else {}),
     }
 

@@ -25,7 +25,8 @@ from ..store.unfinished import Partial
 from .config import ScanConfig, parse_shard
 from .engines import Engine, engine_for
 from .identity import Edits, Job, already_done, finish_sealed
-from .merge import State, merge_states
+from .merge import merge_states
+from .orientation import State, orient
 from .plan import Plan
 from .planning import PlanProgress, check_shards, plan_for
 from .results import describe_model, machine, manifest_for, save_results
@@ -142,6 +143,8 @@ def _scan(job: Job, engine: Engine, partial: Partial, progress: Progress, stop: 
             engine.run(jobs, asked, progress)
             scanned = time.time()
             state, logs = _merged(jobs, plan, config)
+            if about["gated"]:
+                orient(state, whole=config.shard is None)
             save_results(state, plan.unit_offsets, partial)
             partial.save_tokenizer(tokenizer)
             log["seconds"] |= {"scan": round(scanned - planned, 3), "write": round(time.time() - scanned, 3)}

@@ -27,7 +27,7 @@ from ..store.unfinished import AGAIN, PlanFiles
 from .config import ScanConfig
 from .contract import Index
 from .identity import Edits, Job, differences, identity
-from .merge import State
+from .orientation import State
 from .plan import Plan, open_plan
 from .results import machine
 from .runner import check_memory, compiled_if_asked, finite, index_for, scan_batches

@@ -85,7 +85,8 @@ def verify(
         computed = model.coefficients_of(ids[start : last + 1], bos=config.bos).numpy()
         for place, position, coefficient in stored:
             scale = max(abs(float(run.stats.max[place])), abs(float(run.stats.min[place])), SMALLEST)
-            difference = abs(float(computed[position - start, place]) - coefficient) / scale
+            now = float(computed[position - start, place]) * int(run.orientation[place])
+            difference = abs(now - coefficient) / scale
             count += 1
             difference = math.inf if math.isnan(difference) else difference
             if difference > worst:

@@ -7,6 +7,7 @@
     repeated_tokens.npy         prefixes that occur more than once, by the token index of the first; repeated_counts: how often
     coefficients.npy            [cells, top] the triggers, with units.npy and positions.npy; *_negative: those below zero
     active.npy sums.npy extremes.npy    [cells, …] the statistics are computed from these
+    orientation.npy             [cells] if the layers have a gate: the sign, 1 or −1, that the arrays above have each cell in
 
 The first axis of these arrays is the axis of cells, layer by layer. The manifest says how many cells each layer has (`cells.py`).
 
@@ -50,11 +51,12 @@ from ..common import files
 from ..common.files import Array, disk_errors, fingerprint
 from ..errors import RunDamaged, RunError, RunExists
 
-SCHEMA = 2
-"""Version of the run directory. 1 had rectangular arrays [layers, cells, …]."""
+SCHEMA = 3
+"""Version of the run directory. 1 had rectangular arrays [layers, cells, …], 2 had gated cells in the model's own signs."""
 
 CORPUS = ("tokens", "unit_offsets", "unit_documents", "unit_starts", "repeated_tokens", "repeated_counts")
 STATISTICS = ("active", "sums", "extremes")
+ORIENTATION = "orientation"
 TRIGGERS = ("coefficients", "units", "positions")
 NEGATIVE = "_negative"
 """Ends the names of the arrays that hold the triggers with negative coefficients."""
@@ -63,7 +65,8 @@ SIMILAR = ("similar_cells", "similar_cosines")
 CHECK_ON_OPEN = 256 << 20
 """Largest run, in bytes, whose checksums are compared whenever it is opened. `verify` compares those of any run."""
 
-_ARRAYS = "|".join((*CORPUS, *STATISTICS, *(f"(?:{name})(?:{NEGATIVE})?" for name in TRIGGERS), *SHADING, *SIMILAR))
+_TRIGGERS = (f"(?:{name})(?:{NEGATIVE})?" for name in TRIGGERS)
+_ARRAYS = "|".join((*CORPUS, *STATISTICS, ORIENTATION, *_TRIGGERS, *SHADING, *SIMILAR))
 _FILES = re.compile(
     rf"(?:manifest|log|tokenizer|analyses)\.json|(?:{_ARRAYS}|values_\w+)\.npy|tables\.duckdb(?:\.new)?(?:\.wal)?"
     r"|notes\.jsonl|lock|report/index\.html|annotations/[a-z0-9_-]+\.jsonl"
@@ -85,9 +88,10 @@ def side_names(negative: bool) -> tuple[str, str, str]:
     return coefficients, units, positions
 
 
-def sealed_names(signed: bool) -> list[str]:
+def sealed_names(*, signed: bool, gated: bool) -> list[str]:
     """The names of a scan's files, which its manifest lists."""
     arrays = [*CORPUS, *STATISTICS, *(name for negative in sides(signed) for name in side_names(negative))]
+    arrays += [ORIENTATION] if gated else []
     return sorted([*(f"{name}.npy" for name in arrays), "tokenizer.json"])
 
 

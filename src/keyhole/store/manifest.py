@@ -83,6 +83,7 @@ FIELDS: dict[str, dict[str, Test]] = {
         "input": _text,
         "cells": _cells,
         "signed": _flag,
+        "gated": _flag,
     },
     "corpus": {
         "sources": _texts,
@@ -156,8 +157,8 @@ def read_manifest_file(file: Path) -> dict[str, Any]:
         )
     if schema < layout.SCHEMA:
         raise SchemaTooOld(
-            f"{file} was written by an older Keyhole (schema {schema!r:.20}, this one reads {layout.SCHEMA}), whose arrays were "
-            "laid out differently. Scan again."
+            f"{file} was written by an older Keyhole (schema {schema!r:.20}, this one reads {layout.SCHEMA}), whose arrays mean "
+            "something else. Scan again."
         )
     if manifest.get("checksum") != files.seal(manifest)["checksum"]:
         raise RunDamaged(f"{file} was changed after the run was finished: its checksum does not match. Scan again.")
@@ -209,7 +210,8 @@ def check(file: Path, manifest: Any) -> None:
     listed: Any = manifest.get("files")
     if not _list_of_files(listed):
         raise _damaged(file, "its list of files cannot be read")
-    if missing := set(layout.sealed_names(manifest["model"]["signed"])) - set(listed):
+    names = layout.sealed_names(signed=manifest["model"]["signed"], gated=manifest["model"]["gated"])
+    if missing := set(names) - set(listed):
         raise _damaged(file, f"it does not list {sorted(missing)[0]}")
 
 
@@ -233,6 +235,8 @@ def check_arrays(path: Path, manifest: dict[str, Any], *, contents: bool) -> Non
     for names in sides:
         for name, kind in zip(names, "fii", strict=True):
             expected[name] = ((len(cells), config["top"]), kind)
+    if model["gated"]:
+        expected[layout.ORIENTATION] = ((len(cells),), "i")
     arrays = {name: layout.load_array(path, name) for name in expected}
     for name, (shape, kind) in expected.items():
         array = arrays[name]
@@ -242,6 +246,8 @@ def check_arrays(path: Path, manifest: dict[str, Any], *, contents: bool) -> Non
             raise _unfit(path, name, f"its shape is {array.shape}")
     if len(arrays["repeated_tokens"]) != len(arrays["repeated_counts"]):
         raise _unfit(path, "repeated_counts", f"it has {len(arrays['repeated_counts']):,} entries")
+    if model["gated"] and not np.isin(arrays[layout.ORIENTATION], (-1, 1)).all():
+        raise _unfit(path, layout.ORIENTATION, "it holds other numbers than 1 and −1")
     if contents:
         _check_text(path, arrays, tokens)
         for _, where, positions in sides:

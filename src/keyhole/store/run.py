@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -32,23 +32,36 @@ class Stats:
     n: Any
     """distinct prefixes"""
     active: Any
-    """how many of these have a coefficient above zero"""
+    """how many of these have a coefficient above zero; NaN if the layers have a gate, because the sign is a convention there"""
     mean: Any
     std: Any
     max: Any
     min: Any
+    dead: Any
+    """whether the key never fires: no coefficient is above zero or, if the layers have a gate, different from zero"""
 
     @property
     def active_fraction(self) -> Any:
         with np.errstate(invalid="ignore", divide="ignore"):  # a shard without any prefix: 0 / 0
             return np.divide(self.active, self.n)
 
+    @property
+    def rms(self) -> Any:
+        """The root mean square of the coefficients."""
+        return np.hypot(self.mean, self.std)
+
+    @property
+    def peak(self) -> Any:
+        """The largest |coefficient| per root mean square: 1 if all are alike, √n if one of n differs from zero. NaN if all are 0."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.divide(np.maximum(np.abs(self.max), np.abs(self.min)), self.rms)
+
     def __getitem__(self, name: str) -> Any:
         return getattr(self, name)
 
     def part(self, which: slice | npt.NDArray[Any]) -> Stats:
         """The statistics of some cells, as views of these if `which` is a slice."""
-        return Stats(**{name: getattr(self, name)[which] for name in ("n", "active", "mean", "std", "max", "min")})
+        return Stats(**{field.name: getattr(self, field.name)[which] for field in fields(self)})
 
 
 def moments(
@@ -142,30 +155,29 @@ class Cell:
 
     @property
     def triggers(self) -> list[Trigger]:
-        """The prefixes with the largest coefficients, strongest first."""
+        """The prefixes with the largest coefficients (in the cell's orientation), strongest first."""
         return self.run.triggers(self.layer, self.index)
 
     @property
     def triggers_negative(self) -> list[Trigger]:
-        """The prefixes with the most negative coefficients; empty if the activation forbids negative ones."""
+        """The prefixes of the other side, with the most negative coefficients; empty if the activation forbids negative ones."""
         return self.run.triggers(self.layer, self.index, negative=True)
 
     @property
     def stats(self) -> Stats:
         stats, at = self.run.stats, self.place
-        return Stats(
-            n=int(stats.n[at]),
-            active=int(stats.active[at]),
-            mean=float(stats.mean[at]),
-            std=float(stats.std[at]),
-            max=float(stats.max[at]),
-            min=float(stats.min[at]),
-        )
+        return Stats(**{field.name: getattr(stats, field.name)[at].item() for field in fields(stats)})
 
     @property
     def dead(self) -> bool:
-        """Whether the key never fired: no coefficient above zero in the whole corpus."""
-        return bool(self.stats.active == 0)
+        """Whether the key never fired in the whole corpus: no coefficient above zero or, with a gate, different from zero."""
+        return bool(self.stats.dead)
+
+    @property
+    def orientation(self) -> int:
+        """The sign it is read with: its triggers are where sign · coefficient is above zero, its value is read as sign · v. It is
+        −1 only if the layer has a gate, see `Run.orientation`."""
+        return int(self.run.orientation[self.place])
 
     def chart(self) -> Any:
         """The histogram of its coefficients, as an Altair chart."""
@@ -262,7 +274,7 @@ class Run:
         self.cells = Cells.from_json(model["cells"])
         """the axis of cells: the first axis of the arrays below"""
         self.layers, self.signed = len(self.cells.layers), bool(model["signed"])
-        self.gated = bool(model.get("gated", False))
+        self.gated = bool(model["gated"])
         """whether the feed-forward layers have a gate: a cell is then read with the sign of its strongest coefficient"""
         self.top, self.context = int(self.manifest["config"]["top"]), int(self.manifest["config"]["context"])
 
@@ -279,8 +291,9 @@ class Run:
     @cached_property
     def orientation(self) -> npt.NDArray[np.int8]:
         """[cells] the sign a cell is read with: 1, or −1 if the layer has a gate and the cell's strongest coefficient is negative.
-        The arrays below and everything made of them are in that sign; the model's own numbers must be multiplied by it."""
-        return np.ones(len(self.cells), np.int8)
+        The arrays below and everything made of them are in that sign; the model's own numbers must be multiplied by it. One
+        shard of a scan keeps the model's own signs: the orientation is decided by the whole corpus."""
+        return self.array(layout.ORIENTATION) if self.gated else np.ones(len(self.cells), np.int8)
 
     # What was found, as arrays [cells, top]
 
@@ -335,19 +348,16 @@ class Run:
         if n:
             extremes = with_unrouted(extremes, self.cells)
         mean, std = moments(sums, extremes, n)
-        return Stats(
-            n=np.full(len(self.cells), n),
-            active=np.asarray(self.array("active")),
-            mean=mean,
-            std=std,
-            max=extremes[:, 0],
-            min=extremes[:, 1],
-        )
+        high, low, active = extremes[:, 0], extremes[:, 1], np.asarray(self.array("active"))
+        dead = active == 0
+        if self.gated:
+            dead, active = ~((high > 0) | (low < 0)), np.full(len(self.cells), np.nan)
+        return Stats(np.full(len(self.cells), n), active, mean, std, max=high, min=low, dead=dead)
 
     @property
     def dead(self) -> list[str]:
         """Addresses of the cells whose keys never fired."""
-        return [self.cells.address(int(place)) for place in np.flatnonzero(self.stats.active == 0)]
+        return [self.cells.address(int(place)) for place in np.flatnonzero(self.stats.dead)]
 
     # Cells
 

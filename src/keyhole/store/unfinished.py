@@ -165,7 +165,7 @@ class Partial:
 
     def finish(self, manifest: dict[str, Any], log: dict[str, Any], *, sign: bool = True) -> None:
         """List every array in a manifest and put the run in place. `sign` if this user chose the model and the corpus."""
-        names = layout.sealed_names(bool(manifest["model"]["signed"]))
+        names = layout.sealed_names(signed=manifest["model"]["signed"], gated=manifest["model"]["gated"])
         sealed = files.seal({**manifest, "files": {name: files.fingerprint(self.path / name) for name in names}})
         files.write_json(self.path / "log.json", log | (trust.signature(sealed["checksum"]) if sign else {}))
         files.sync_folder(self.path)

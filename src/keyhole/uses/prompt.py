@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,6 +28,7 @@ from ..models import intervene
 from ..models.intervene import Edit
 from ..models.model import Model
 from ..models.states import States, states
+from ..store.run import Run
 
 PREDICTED = 10
 """Tokens per prediction."""
@@ -47,7 +49,7 @@ class Contribution:
 
     cell: int
     m: float
-    """its coefficient, after the edits"""
+    """its coefficient, after the edits; in the cell's orientation if the run was given"""
     strength: float
     effect: float
 
@@ -137,10 +139,12 @@ def read(
     token: str | None = None,
     edits: Iterable[Edit] = (),
     bos: bool = True,
+    run: Run | None = None,
 ) -> PromptView:
     """Read one position of a text, by default the last. Effects are on one token, by default the predicted one.
 
-    Edits act on this call only. Several threads may call this at once.
+    Edits act on this call only. With a run of the model, coefficients have the signs that its cells are read with
+    (`Run.orientation`). Several threads may call this at once.
     """
     if model.split:
         raise UsageError("A prompt needs the model on one device: load it with device='cuda' or 'cpu', not split.")
@@ -157,10 +161,19 @@ def read(
             with intervene.applied(model, edits, batch.n_special):
                 seen = states(model, batch.ids, at)
     _check_finite(model, plain, seen)
-    reader = _Reader(model)
+    reader = _Reader(model, None if run is None else _signs(run, model))
     if wanted is not None and wanted >= reader.head.vocabulary:
         raise UsageError(f"The token {token!r} is one the model cannot predict: its head has no row for it.")
     return reader.view(ids, position, plain, seen, wanted, edited=bool(edits))
+
+
+def _signs(run: Run, model: Model) -> Tensor:
+    """[cells] the signs that the cells of a run are read with."""
+    if run.cells != model.cells:
+        raise UsageError(
+            f"{run.path} is a run of another model: it has {run.cells.summary}, and {model.source} has {model.cells.summary}."
+        )
+    return torch.from_numpy(np.array(run.orientation))
 
 
 def check_text(text: str) -> None:
@@ -208,8 +221,8 @@ def _check_finite(model: Model, plain: States, seen: States) -> None:
 class _Reader:
     """Reads residuals and cells through the model's final norm and head, in float32 whatever type its weights have."""
 
-    def __init__(self, model: Model) -> None:
-        self.model, self.head = model, Head(model)
+    def __init__(self, model: Model, signs: Tensor | None = None) -> None:
+        self.model, self.head, self.signs = model, Head(model), signs
         self.norm = self.head.exact_norm
 
     @torch.inference_mode()
@@ -261,11 +274,12 @@ class _Reader:
         values, scale = self.reaching(layer, m, seen.y[layer, 0].to(m.device))
         strength = m.abs() * values.norm(dim=1)
         device = self.head.weight.device
+        shown = m if self.signs is None else m * self.signs[self.model.cells.span(layer)].to(m)
         effect = self.effects(seen.o[-1, 0].to(device), values.to(device), (m * scale).to(device), token).to(m.device)
 
         def first(measure: Tensor) -> list[Contribution]:
             order = largest(measure[None], CELLS)[1][0]
-            columns = [column[order].tolist() for column in (m, strength, effect)]
+            columns = [column[order].tolist() for column in (shown, strength, effect)]
             return [Contribution(*one) for one in zip(order.tolist(), *columns, strict=True)]
 
         return first(strength), first(effect.abs())

@@ -199,7 +199,7 @@ def layer(layer: Layer) -> str:
         "layers": run.layers,
         "model": model_name(run),
         "active": number(stats.active_fraction.mean(), ".1%"),
-        "dead": f"{np.count_nonzero(stats.active == 0):,}",
+        "dead": f"{np.count_nonzero(stats.dead):,}",
         "cells": f"{len(layer):,}",
         "said": said is not None,
         "rows": rows,

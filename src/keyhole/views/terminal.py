@@ -205,7 +205,7 @@ def info(run: Run) -> RenderableType:
         stats = run.layer(layer).stats
         layers.add_row(
             str(layer),
-            f"{np.count_nonzero(stats.active == 0):,}",
+            f"{np.count_nonzero(stats.dead):,}",
             number(stats.active_fraction.mean(), ".1%"),
             number(stats.max.max(), ".3g"),
         )

@@ -150,7 +150,7 @@ class Explorer:
             shading=self._shading is not None,
             worth=self._once.get("worth", self._worth),
             words=self.search.buckets,
-            dead=int(np.count_nonzero(run.stats.active == 0)),
+            dead=int(np.count_nonzero(run.stats.dead)),
             packing=schema.Packing(PAGE, SEPARATOR, SHADES),
             annotating=schema.Annotating(
                 name=people.NAME.pattern,
@@ -235,7 +235,7 @@ class Explorer:
             trigger=tails,
             last=lasts,
             next=follows,
-            dead=(stats.active == 0).astype(int).tolist(),
+            dead=stats.dead.astype(int).tolist(),
         )
         if self.values:
             said, piece = self.values[0], self.run.vocabulary.piece
@@ -284,7 +284,7 @@ class Explorer:
             address=cell.address,
             layer=layer,
             cell=index,
-            dead=bool(stats.active == 0),
+            dead=bool(stats.dead),
             stats=schema.CellStats(
                 stats.n, stats.active, short(stats.mean), short(stats.std), short(stats.max), short(stats.min)
             ),

@@ -74,7 +74,9 @@ class Live:
             from ..models.intervene import parse
 
             parsed = parse(edits)
-            view = self._reader()(self._loaded(), text, position=position, token=token, edits=parsed, bos=self._bos)
+            view = self._reader()(
+                self._loaded(), text, position=position, token=token, edits=parsed, bos=self._bos, run=self.run
+            )
             return msgspec.convert(view if isinstance(view, dict) else view.to_json(), schema.Prompt)
 
         return await self._do(work)
