@@ -98,7 +98,7 @@ def test_what_is_no_address_is_not_there(explorer: Explorer, path: str) -> None:
 
 def test_about(explorer: Explorer, run: keyhole.Run) -> None:
     about = data(explorer, "run.json")
-    assert about["model"] == {"name": "tiny-gpt2", "family": "gpt2", "signed": True}
+    assert about["model"] == {"name": "tiny-gpt2", "family": "gpt2", "signed": True, "gated": False}
     assert about["layers"] == [{"layer": f"L{i}", "offset": 24 * i, "width": 24} for i in range(3)]
     assert about["corpus"]["sources"] == ["te<x>t.txt"]
     assert about["lens"] == "raw"

@@ -48,7 +48,7 @@ def scan(
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run directory to write.  [default: runs/MODEL-CORPUS]")] = None,
-    top: Annotated[int, typer.Option(help="Triggers kept per cell and side.")] = 25,
+    top: Annotated[int, typer.Option(help="Triggers kept per cell and side.")] = 50,
     per: Annotated[
         Per, typer.Option(help="One trigger per sentence (its best prefix), or every prefix.")
     ] = Per.sentence,

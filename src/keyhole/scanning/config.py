@@ -24,7 +24,7 @@ PER = ("sentence", "prefix")
 class ScanConfig:
     """Everything that decides what a scan finds. It is written to the manifest, and a manifest is enough to repeat it."""
 
-    top: int = 25
+    top: int = 50
     per: str = "sentence"
     unit: str = "sentence"
     language: str = "en"

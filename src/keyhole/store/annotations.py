@@ -24,6 +24,8 @@ from .run import Run
 PATTERN_KINDS: tuple[Literal["shallow", "semantic"], ...] = ("shallow", "semantic")
 KINDS = ("none", *PATTERN_KINDS, "both")
 """What a trigger's patterns are; the index is the sum of 1 (a shallow one) and 2 (a semantic one)."""
+READ = 25
+"""Triggers of a key that are read, at most: the strongest, as many as in the paper. A run may hold more."""
 LEAST = 3
 """The least number of triggers in which a pattern recurs."""
 PATTERNS, DESCRIPTION, NOTE = 50, 2000, 10_000
@@ -121,7 +123,7 @@ def _fields(value: Any, what: str, needed: Sequence[str], allowed: Sequence[str]
 
 
 def _cell(run: Run, known: dict[str, Any]) -> tuple[int, int, int]:
-    """The layer and the cell a record names, and the number of triggers the cell has."""
+    """The layer and the cell a record names, and the number of its triggers that are read."""
     layer, cell = known["layer"], known["cell"]
     if type(layer) is not int or type(cell) is not int:
         raise UsageError(f"'layer' and 'cell' are whole numbers, not {layer!r:.40} and {cell!r:.40}.")
@@ -129,8 +131,8 @@ def _cell(run: Run, known: dict[str, Any]) -> tuple[int, int, int]:
 
 
 def _triggers(run: Run, layer: int, cell: int) -> int:
-    """The number of triggers that a cell has."""
-    return int(np.count_nonzero(run.units[run.cells.place(layer, cell)] >= 0))
+    """The number of triggers of a cell that are read."""
+    return int(np.count_nonzero(run.units[run.cells.place(layer, cell), :READ] >= 0))
 
 
 # Files

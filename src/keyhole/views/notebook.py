@@ -20,7 +20,7 @@ from ..common import output
 from ..errors import RunError
 from ..store import shading, values
 from ..store.run import Cell, Layer, Run, Trigger
-from .text import model_name, number, safe
+from .text import firing, model_name, number, often, other_side, safe
 
 if TYPE_CHECKING:
     from .figures import Chart
@@ -57,15 +57,15 @@ def cell(cell: Cell) -> str:
     run, stats = cell.run, cell.stats
     sides = [
         ("Triggers", cell.triggers, False, TRIGGERS),
-        ("Triggers of the negative side, where the cell writes −value", cell.triggers_negative, True, NEGATIVE),
+        (f"Triggers of {other_side(run)}, where the cell writes −value", cell.triggers_negative, True, NEGATIVE),
     ]
     view = {
         "address": cell.address,
         "model": model_name(run),
         "layer": cell.layer,
         "layers": run.layers,
-        "active": number(stats.active_fraction, ".2%"),
-        "n": f"{stats.n:,}",
+        "firing": firing(run, stats),
+        "turned": cell.orientation < 0,
         "values": [_value(cell, lens) for lens in values.available(run)],
         "sides": [
             (title, len(triggers), [_trigger(cell, slot, each, negative) for slot, each in enumerate(triggers[:most])])
@@ -187,7 +187,7 @@ def layer(layer: Layer) -> str:
         before, last = next((_tail(trigger) for trigger in layer[index].triggers[:1]), ("", None))
         row = {
             "address": layer[index].address,
-            "active": number(stats.active_fraction[index], ".2%"),
+            "often": number(stats.peak[index], ".3g") if run.gated else number(stats.active_fraction[index], ".2%"),
             "max": number(stats.max[index], ".3g"),
             "before": before,
             "last": last,
@@ -198,7 +198,8 @@ def layer(layer: Layer) -> str:
         "layer": layer.index,
         "layers": run.layers,
         "model": model_name(run),
-        "active": number(stats.active_fraction.mean(), ".1%"),
+        "often": often(run, stats),
+        "gated": run.gated,
         "dead": f"{np.count_nonzero(stats.dead):,}",
         "cells": f"{len(layer):,}",
         "said": said is not None,
@@ -214,21 +215,29 @@ def _tail(trigger: Trigger) -> tuple[str, str]:
 
 
 def layer_chart(layer: Layer) -> Chart:
-    """Every cell of the layer: how often its key fires, and how strongly at most."""
+    """Every cell of the layer: how often its key fires (with a gate: how far its strongest coefficient stands out), and how
+    strongly at most."""
     import altair as alt
 
-    run, number = layer.run, layer.index
+    run, number, stats = layer.run, layer.index, layer.stats
+    measure, title, form = ("active", "share of the prefixes the key fires on", "~%")
+    if run.gated:
+        measure, title, form = ("peak", "strongest coefficient per root mean square", "~g")
     rows = [
-        {"cell": cell.address, "active": output.plain(fraction), "largest": output.plain(most)}
-        for cell, fraction, most in zip(layer, layer.stats.active_fraction, layer.stats.max, strict=True)
+        {"cell": cell.address, measure: output.plain(value), "largest": output.plain(most)}
+        for cell, value, most in zip(layer, stats.peak if run.gated else stats.active_fraction, stats.max, strict=True)
     ]
     dots = (
         alt.Chart(alt.InlineData(values=rows))
         .mark_circle(size=18, opacity=0.5)
         .encode(
-            x=alt.X("active:Q", title="share of the prefixes the key fires on", axis=alt.Axis(format="~%")),
+            x=alt.X(f"{measure}:Q", title=title, axis=alt.Axis(format=form)),
             y=alt.Y("largest:Q", title="largest coefficient"),
-            tooltip=["cell:N", alt.Tooltip("active:Q", format=".2%"), alt.Tooltip("largest:Q", format=".3~g")],
+            tooltip=[
+                "cell:N",
+                alt.Tooltip(f"{measure}:Q", format=".3~g" if run.gated else ".2%"),
+                alt.Tooltip("largest:Q", format=".3~g"),
+            ],
         )
     )
     return _finish(run, dots, f"layer {number}, {len(layer):,} cells")

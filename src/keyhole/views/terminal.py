@@ -14,7 +14,7 @@ from ..common import output
 from ..common.output import printable
 from ..store import layout, values
 from ..store.run import Cell, Run, Trigger
-from .text import model_name, number, quoted, readable
+from .text import firing, model_name, number, often, other_side, quoted, readable
 
 CONTEXT_CHARACTERS = 64
 
@@ -24,18 +24,18 @@ def cell(cell: Cell, *, limit: int | None = None) -> RenderableType:
     run, stats = cell.run, cell.stats
     head = Text.assemble((cell.address, "bold"), f"   {printable(model_name(run))}, layer {cell.layer} of {run.layers}")
     said = "   ".join(f"{each} {number(stats[each], '.3g')}" for each in ("mean", "std", "max", "min"))
-    numbers = Text(
-        f"fires on {number(stats.active_fraction, '.2%')} of {stats.n:,} prefixes   {said}",
-        style="dim",
-    )
-    parts: list[RenderableType] = [head, numbers, Text(), *value(cell)]
+    parts: list[RenderableType] = [head, Text(f"{firing(run, stats)}   {said}", style="dim")]
+    if cell.orientation < 0:
+        turned = "read with the sign −: the value shown is −v of the weights, a coefficient −m"
+        parts.append(Text(turned, style="dim"))
+    parts += [Text(), *value(cell)]
     positive, negative = cell.triggers[:limit], cell.triggers_negative[:limit]
     if positive:
         parts.append(_triggers("triggers", positive))
     else:
         parts.append(Text("dead: no prefix of the corpus makes this key fire", style="italic"))
     if negative:
-        parts += [Text(), _triggers("triggers of the negative side (the cell writes −value)", negative)]
+        parts += [Text(), _triggers(f"triggers of {other_side(run)} (the cell writes −value)", negative)]
     return Group(*parts)
 
 
@@ -78,7 +78,7 @@ def _agreement(cell: Cell, said: values.Values) -> str:
     sides = []
     for side, negative, tokens in (
         ("triggers", False, said.top_tokens),
-        ("triggers of the negative side", True, said.bottom_tokens),
+        (f"triggers of {other_side(cell.run)}", True, said.bottom_tokens),
     ):
         hits, known = said.hits(cell.place, negative=negative)
         if known:
@@ -180,6 +180,7 @@ def info(run: Run) -> RenderableType:
     )
     revision = f" @ {printable(str(model['revision'])[:12])}" if model["revision"] else ""
     sides = "both signs" if run.signed else "never negative"
+    sides += ", each cell read with the sign of its strongest coefficient" if run.gated else ""
     shard = "" if config["shard"] is None else f"   shard {config['shard'][0]}/{config['shard'][1]}"
     longer = f", {corpus['split_units']:,} longer than the context and split" if corpus["split_units"] else ""
     empty = f", {corpus['empty_units']:,} without a token" if corpus["empty_units"] else ""
@@ -199,14 +200,14 @@ def info(run: Run) -> RenderableType:
     facts.add_row("on disk", f"{run.size / 1e6:,.1f} MB")
 
     layers = Table(box=None, padding=(0, 1), title="layers", title_justify="left", title_style="bold")
-    for title in ("layer", "dead", "fires on", "largest m"):
+    for title in ("layer", "dead", "peak" if run.gated else "fires on", "largest m"):
         layers.add_column(title, justify="right")
     for layer in range(run.layers):
         stats = run.layer(layer).stats
         layers.add_row(
             str(layer),
             f"{np.count_nonzero(stats.dead):,}",
-            number(stats.active_fraction.mean(), ".1%"),
+            often(run, stats),
             number(stats.max.max(), ".3g"),
         )
     dead = run.dead

@@ -8,11 +8,12 @@ import math
 import os
 from typing import Any
 
+import numpy as np
 from markupsafe import Markup
 
 from ..common import output
 from ..common.output import printable
-from ..store.run import Run
+from ..store.run import Run, Stats
 
 
 def number(value: float, form: str) -> str:
@@ -24,6 +25,27 @@ def model_name(run: Run) -> str:
     """The model's name. Of an absolute path only the last part: the folder means nothing elsewhere."""
     source = str(run.manifest["model"]["source"])
     return os.path.basename(os.path.normpath(source)) if os.path.isabs(source) else source
+
+
+def other_side(run: Run) -> str:
+    """The side of a cell on which its coefficients are below zero. With a gate, which side that is is a convention."""
+    return "the other side" if run.gated else "the negative side"
+
+
+def firing(run: Run, stats: Stats) -> str:
+    """How a key fires. With a gate, how often a coefficient is above zero is a convention."""
+    if not run.gated:
+        return f"fires on {number(stats.active_fraction, '.2%')} of {stats.n:,} prefixes"
+    peak, rms = number(stats.peak, ".3g"), number(stats.rms, ".3g")
+    return f"strongest |m| {peak} times the root mean square {rms}, over {stats.n:,} prefixes"
+
+
+def often(run: Run, stats: Stats) -> str:
+    """The same for several cells, in short: the mean share of prefixes they fire on or, with a gate, the mean of their peaks."""
+    if not run.gated:
+        return number(stats.active_fraction.mean(), ".1%")
+    known = stats.peak[np.isfinite(stats.peak)]
+    return number(known.mean() if len(known) else math.nan, ".3g")
 
 
 def decimal(value: Any, digits: int | None = None) -> str:

@@ -138,7 +138,7 @@ class Explorer:
             keyhole=__version__,
             live=self.live,
             checksum=run.manifest["checksum"],
-            model=schema.AboutModel(model_name(run), model["family"], run.signed),
+            model=schema.AboutModel(model_name(run), model["family"], run.signed, run.gated),
             layers=msgspec.convert(self.axis.as_json(), list[schema.Layer]),
             corpus=schema.AboutCorpus(
                 sources=[os.path.basename(os.path.normpath(str(source))) for source in corpus["sources"]],
@@ -154,6 +154,7 @@ class Explorer:
             packing=schema.Packing(PAGE, SEPARATOR, SHADES),
             annotating=schema.Annotating(
                 name=people.NAME.pattern,
+                triggers=people.READ,
                 least=people.LEAST,
                 patterns=people.PATTERNS,
                 description=people.DESCRIPTION,
@@ -229,7 +230,6 @@ class Explorer:
         stats = here.stats
         tails, lasts, follows = self._top_triggers(here)
         columns = schema.Columns(
-            active=shorts(stats.active_fraction),
             max=shorts(stats.max),
             min=shorts(stats.min),
             trigger=tails,
@@ -237,6 +237,10 @@ class Explorer:
             next=follows,
             dead=stats.dead.astype(int).tolist(),
         )
+        if self.run.gated:
+            columns.peak = shorts(stats.peak)
+        else:
+            columns.active = shorts(stats.active_fraction)
         if self.values:
             said, piece = self.values[0], self.run.vocabulary.piece
             columns.promotes = [[piece(token) for token in row] for row in said.top_tokens[here.span, :3].tolist()]
@@ -284,9 +288,12 @@ class Explorer:
             address=cell.address,
             layer=layer,
             cell=index,
+            sign=1 if cell.orientation > 0 else -1,
             dead=bool(stats.dead),
             stats=schema.CellStats(
-                stats.n, stats.active, short(stats.mean), short(stats.std), short(stats.max), short(stats.min)
+                n=stats.n,
+                active=None if self.run.gated else stats.active,
+                **{name: short(stats[name]) for name in ("rms", "mean", "std", "max", "min")},
             ),
             histogram=self._histogram(layer, index),
             triggers=self._triggers(cell, negative=False),

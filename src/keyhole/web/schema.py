@@ -59,6 +59,8 @@ class AboutModel(Record):
     family: str
     signed: bool
     """whether coefficients can be negative"""
+    gated: bool
+    """whether the layers have a gate: each cell is then read with the sign of its strongest coefficient"""
 
 
 class AboutCorpus(Record):
@@ -93,6 +95,8 @@ class Annotating(Record):
 
     name: str
     """pattern of an annotator's name"""
+    triggers: Count
+    """of a key that are read, at most"""
     least: Count
     """triggers in which a pattern must recur"""
     patterns: Count
@@ -204,13 +208,16 @@ class Vocabulary(Record):
 class Columns(Record):
     """One list per measure, one entry per cell. The last four are there if the values were read."""
 
-    active: list[Number]
     max: list[Number]
     min: list[Number]
     trigger: list[str | None]
     last: list[str | None]
     next: list[str | None]
     dead: list[Literal[0, 1]]
+    active: list[Number] | UnsetType = UNSET
+    """share of prefixes with a coefficient above zero; only if the layers have no gate"""
+    peak: list[Number] | UnsetType = UNSET
+    """largest |coefficient| per root mean square; only if the layers have a gate"""
     promotes: list[list[str]] | UnsetType = UNSET
     agreement: list[Number] | UnsetType = UNSET
     max_prob: list[Number] | UnsetType = UNSET
@@ -229,7 +236,10 @@ class LayerCells(Record):
 
 class CellStats(Record):
     n: Count
-    active: Count
+    active: Count | None
+    """prefixes with a coefficient above zero; null if the layers have a gate"""
+    rms: Number
+    """root mean square of the coefficients"""
     mean: Number
     std: Number
     max: Number
@@ -287,6 +297,8 @@ class PackedCell(Record):
     address: Address
     layer: Count
     cell: Count
+    sign: Literal[1, -1]
+    """the sign it is read with: times the model's own coefficients and value, it gives those shown; −1 only with a gate"""
     dead: bool
     stats: CellStats
     histogram: PackedHistogram | None

@@ -23,6 +23,7 @@ export interface AboutModel {
   name: string;
   family: string;
   signed: boolean;
+  gated: boolean;
 }
 
 /** A layer on the axis of cells (`Cells.as_json`). */
@@ -59,6 +60,7 @@ export interface Packing {
 /** What an annotation may be. */
 export interface Annotating {
   name: string;
+  triggers: number;
   least: number;
   patterns: number;
   description: number;
@@ -152,13 +154,14 @@ export interface LayerCells {
 
 /** One list per measure, one entry per cell. The last four are there if the values were read. */
 export interface Columns {
-  active: (number | null)[];
   max: (number | null)[];
   min: (number | null)[];
   trigger: (string | null)[];
   last: (string | null)[];
   next: (string | null)[];
   dead: (0 | 1)[];
+  active?: (number | null)[];
+  peak?: (number | null)[];
   promotes?: string[][];
   agreement?: (number | null)[];
   max_prob?: (number | null)[];
@@ -170,6 +173,7 @@ export interface PackedCell {
   address: string;
   layer: number;
   cell: number;
+  sign: -1 | 1;
   dead: boolean;
   stats: CellStats;
   histogram: PackedHistogram | null;
@@ -182,7 +186,8 @@ export interface PackedCell {
 
 export interface CellStats {
   n: number;
-  active: number;
+  active: number | null;
+  rms: number | null;
   mean: number | null;
   std: number | null;
   max: number | null;

@@ -63,7 +63,7 @@ function intro(run) {
   return h(
     "p",
     { class: "lead" },
-    `For each key you see the ${run.config.top} prefixes on which it fires most. Mark those that share a pattern (at least ${run.annotating.least}), say what they share, and whether it is shallow (words, their form or place) or semantic (what the text is about). A key may have several patterns, or none.`,
+    `For each key you see the ${Math.min(run.config.top, run.annotating.triggers)} prefixes on which it fires most. Mark those that share a pattern (at least ${run.annotating.least}), say what they share, and whether it is shallow (words, their form or place) or semantic (what the text is about). A key may have several patterns, or none.`,
   );
 }
 
@@ -156,7 +156,7 @@ function desk(run, cell, name, mine) {
   function drawTriggers() {
     replace(
       triggers,
-      cell.triggers.map((trigger, i) => {
+      cell.triggers.slice(0, run.annotating.triggers).map((trigger, i) => {
         const box = h("input", {
           type: "checkbox",
           checked: draft.patterns[draft.active].triggers.includes(i),

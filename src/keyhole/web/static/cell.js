@@ -9,6 +9,7 @@ import { bar, cellLink, line, preview, saidList, telling, token } from "./parts.
 import { counted, even, number, percent, size, whole } from "./text.js";
 
 const SHOWN = 12;
+const TRIGGERS = 25;
 const PREVIEWS = 4;
 const ALIGNED = "keyhole.aligned";
 
@@ -20,7 +21,7 @@ export async function render({ run, layer, cell, signal }) {
   /** @param {data.Value | undefined} said */
   const read = (said) => {
     replace(keys, keySide(found, run, said));
-    replace(value, valueSide(found, said, lenses));
+    replace(value, valueSide(found, run, said, lenses));
   };
   const lenses =
     found.values.length < 2
@@ -117,7 +118,11 @@ function summary(cell) {
   const said = cell.values[0];
   if (cell.dead)
     return [h("b", {}, "Dead: "), `no prefix of the corpus makes this key fire (${whole(stats.n)} were tried).`];
-  const fires = `Fires on ${percent(stats.active / stats.n)} of ${whole(stats.n)} prefixes. `;
+  const strongest = Math.max(size(stats.max), size(stats.min));
+  const fires =
+    stats.active === null
+      ? `At its strongest, its coefficient is ${number(strongest / (stats.rms ?? NaN), 2)} times its root mean square over ${whole(stats.n)} prefixes. `
+      : `Fires on ${percent(stats.active / stats.n)} of ${whole(stats.n)} prefixes. `;
   if (!said) return [fires];
   const { named } = telling(cell.triggers, new Set(said.promoted.map(([piece]) => piece)));
   const most = [fires, "Its value promotes ", token(said.promoted[0][0]), " most"];
@@ -150,13 +155,15 @@ function keySide(cell, run, said) {
   align(recall(ALIGNED) !== "no");
   replace(
     box,
-    list(cell.triggers, largest, narrow() ? 8 : cell.triggers.length, said?.promoted),
+    list(cell.triggers, largest, narrow() ? 8 : TRIGGERS, said?.promoted),
     cell.negative.length > 0 && [
-      h("h3", {}, "The negative side"),
+      h("h3", {}, run.model.gated ? "The other side" : "The negative side"),
       h(
         "p",
         { class: "soft small" },
         "Here the coefficient is below zero, so the cell writes its value with a minus: what it demotes becomes likelier.",
+        run.model.gated &&
+          " In a layer with a gate the sign of a cell is a convention, so a cell is read with the sign of its strongest coefficient.",
       ),
       ...list(cell.negative, largest, narrow() ? 4 : 8, said?.demoted),
     ],
@@ -245,8 +252,8 @@ function list(triggers, largest, shown, said) {
 
 // The value
 
-/** @param {data.Cell} cell @param {data.Value | undefined} said @param {HTMLElement | null} lenses */
-function valueSide(cell, said, lenses) {
+/** @param {data.Cell} cell @param {data.Run} run @param {data.Value | undefined} said @param {HTMLElement | null} lenses */
+function valueSide(cell, run, said, lenses) {
   const head = h(
     "div",
     { class: "sidehead" },
@@ -259,6 +266,7 @@ function valueSide(cell, said, lenses) {
       head,
       h("p", { class: "missing" }, "The values are not read yet. Read them: ", h("code", {}, "keyhole analyze RUN")),
     ];
+  const side = run.model.gated ? "other" : "negative";
   const largest = Math.max(...[...said.promoted, ...said.demoted].map(([, logit]) => size(logit)), 1e-9);
   const follow = (/** @type {data.Trigger[]} */ triggers) =>
     new Set(triggers.map((trigger) => trigger.tokens[trigger.at + 1]).filter((next) => next !== undefined));
@@ -286,7 +294,7 @@ function valueSide(cell, said, lenses) {
       { class: "sentences" },
       agreement(said.agreement, "trigger"),
       said.negative_agreement?.hits
-        ? agreement(said.negative_agreement, "trigger of the negative side", "triggers of the negative side")
+        ? agreement(said.negative_agreement, `trigger of the ${side} side`, `triggers of the ${side} side`)
         : null,
       said.rank ? h("li", {}, `What follows the top trigger has rank ${whole(said.rank)} in the value.`) : null,
       h(
@@ -294,6 +302,12 @@ function valueSide(cell, said, lenses) {
         { class: "soft" },
         `Max p ${percent(said.max_prob)}, entropy ${number(said.entropy)} nats, norm ${number(said.norm)}; lens ${said.lens}.`,
       ),
+      cell.sign < 0 &&
+        h(
+          "li",
+          { class: "soft" },
+          "Read with the sign −: the value shown is −v of the model’s weights, and every coefficient −m.",
+        ),
     ),
   ];
 }

@@ -3,7 +3,7 @@
 import * as data from "./data.js";
 import { h, replace } from "./dom.js";
 import { bar, cellLink, token } from "./parts.js";
-import { counted, even, percent, visible, whole } from "./text.js";
+import { counted, even, number, percent, visible, whole } from "./text.js";
 
 const ROW = 40;
 const SPARE = 8;
@@ -28,8 +28,16 @@ const COLUMNS = [
     title: "Fires on",
     explain: "share of prefixes with a coefficient above zero",
     kind: "num",
-    key: (c, i) => c.active[i],
-    show: (c, i) => percent(c.active[i]),
+    key: (c, i) => c.active?.[i] ?? null,
+    show: (c, i) => percent(c.active?.[i]),
+  },
+  {
+    name: "peak",
+    title: "Peak",
+    explain: "the strongest coefficient per root mean square: how far it stands out",
+    kind: "num",
+    key: (c, i) => c.peak?.[i] ?? null,
+    show: (c, i) => `${number(c.peak?.[i], 2)} ×`,
   },
   {
     name: "max",
@@ -126,7 +134,8 @@ function agreement(c, i) {
 export async function render({ run, layer, query, signal }) {
   const { axis } = data;
   const { columns } = await data.layer(layer);
-  const count = columns.active.length;
+  const chosen = COLUMNS.filter(({ name }) => name !== (run.model.gated ? "active" : "peak"));
+  const count = columns.max.length;
   const searched = Array.from({ length: count }, (_, i) =>
     [columns.trigger[i] ?? "", columns.next[i] ?? "", ...(columns.promotes?.[i] ?? [])].join("\n").toLowerCase(),
   );
@@ -137,13 +146,13 @@ export async function render({ run, layer, query, signal }) {
     alive: query.get("alive") === "1",
     agreeing: query.get("agreeing") === "1",
   };
-  if (!COLUMNS.some((column) => column.name === state.sort)) state.sort = "cell";
+  if (!chosen.some((column) => column.name === state.sort)) state.sort = "cell";
   /** @type {number[]} */
   let rows = [];
 
   const said = h("p", { class: "soft", role: "status" });
   const body = h("tbody");
-  const heads = COLUMNS.map((column) =>
+  const heads = chosen.map((column) =>
     h(
       "th",
       { scope: "col", class: column.kind, "aria-sort": "none" },
@@ -164,7 +173,7 @@ export async function render({ run, layer, query, signal }) {
 
   /** @param {string} name */
   function order(name) {
-    const numeric = COLUMNS.find((column) => column.name === name)?.kind.startsWith("num") ?? false;
+    const numeric = chosen.find((column) => column.name === name)?.kind.startsWith("num") ?? false;
     if (state.sort === name) state.down = !state.down;
     else Object.assign(state, { sort: name, down: numeric });
     box.scrollTop = 0;
@@ -173,7 +182,7 @@ export async function render({ run, layer, query, signal }) {
 
   /** @param {boolean} remember */
   function arrange(remember) {
-    const column = /** @type {Column} */ (COLUMNS.find((each) => each.name === state.sort));
+    const column = /** @type {Column} */ (chosen.find((each) => each.name === state.sort));
     const needle = state.filter.trim().toLowerCase();
     const keys = Array.from({ length: count }, (_, i) => column.key(columns, i));
     rows = [];
@@ -193,7 +202,7 @@ export async function render({ run, layer, query, signal }) {
       return (x < y ? -sign : x > y ? sign : 0) || a - b;
     });
     heads.forEach((head, i) =>
-      head.setAttribute("aria-sort", COLUMNS[i].name !== state.sort ? "none" : state.down ? "descending" : "ascending"),
+      head.setAttribute("aria-sort", chosen[i].name !== state.sort ? "none" : state.down ? "descending" : "ascending"),
     );
     table.setAttribute("aria-rowcount", String(rows.length + 1));
     said.textContent =
@@ -241,7 +250,7 @@ export async function render({ run, layer, query, signal }) {
     return h(
       "tr",
       { "aria-rowindex": drawn[0] + i + 2, class: columns.dead[cell] ? "dead" : null, onclick: go },
-      COLUMNS.map((column) => h("td", { class: column.kind }, column.show(columns, cell, layer))),
+      chosen.map((column) => h("td", { class: column.kind }, column.show(columns, cell, layer))),
     );
   }
 

@@ -168,7 +168,14 @@ function facts(run) {
       "Scanned",
       `${whole(corpus.scanned_prefixes)} distinct prefixes; ${config.top} triggers per key${config.per === "sentence" ? ", at most one per sentence" : ""}`,
     ],
-    ["Coefficients", model.signed ? "both signs" : "never negative"],
+    [
+      "Coefficients",
+      model.gated
+        ? "both signs; each cell is read with the sign of its strongest"
+        : model.signed
+          ? "both signs"
+          : "never negative",
+    ],
   ];
   return h(
     "dl",

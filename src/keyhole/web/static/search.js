@@ -360,7 +360,7 @@ async function triggers(place, asked, run, signal) {
               h(
                 "span",
                 { class: "soft small" },
-                `${counted(hit.count, "trigger")}${hit.sign < 0 ? ", negative side" : ""}`,
+                `${counted(hit.count, "trigger")}${hit.sign < 0 ? `, ${run.model.gated ? "other" : "negative"} side` : ""}`,
               ),
             ),
             h(
