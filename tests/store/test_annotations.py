@@ -206,3 +206,16 @@ def test_the_command(run: keyhole.Run) -> None:
         assert text in result.output
     found = json.loads(CliRunner().invoke(app, ["annotations", str(run.path), "--json"]).output)
     assert found == annotations.summary(run)
+
+
+def test_the_strongest_25_triggers_are_read_if_more_are_stored(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("".join(f"The cat number {i} sat.\n" for i in range(40)))
+    run = keyhole.scan(explored.model(), [tmp_path / "a.txt"], tmp_path / "run", unit="line", context=64)
+    assert run.top == 50
+    cell = int(np.flatnonzero(run.layer(1).units[:, 29] >= 0)[0])
+    one = {"annotator": "ann", "layer": 1, "cell": cell, "skipped": False}
+    annotations.save(run, one | {"patterns": [pattern(0, 1, 24)]})
+    with pytest.raises(UsageError, match="numbers from 0 to 24"):
+        annotations.save(run, one | {"patterns": [pattern(0, 1, 25)]})
+    (row,) = annotations.coverage(run)
+    assert (row["triggers"], row["shallow"]) == (25, 3 / 25)

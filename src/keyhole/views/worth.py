@@ -18,8 +18,9 @@ def worth_showing(run: Run, count: int = 3) -> list[str]:
         best, address = -1.0, ""
         for layer in band:
             here = run.layer(layer)
-            mean = here.coefficients.mean(-1, dtype=np.float64)
-            strength = np.nan_to_num(mean / np.maximum(here.stats.std, 1e-9))
+            filled = here.units >= 0
+            total = np.where(filled, here.coefficients, 0).sum(-1, dtype=np.float64)
+            strength = np.nan_to_num(total / np.maximum(filled.sum(-1), 1) / np.maximum(here.stats.std, 1e-9))
             for cell in np.argsort(-strength)[:20]:
                 triggers = here[cell].triggers
                 if len(triggers) < 3:
