@@ -28,6 +28,8 @@ BUILT_IN = (
     "refinement",
     "cases",
     "shading",
+    "gates",
+    "alignment",
 )
 """Files of this folder, each with a record ANALYSIS, in the order in which they are run."""
 
