@@ -25,7 +25,7 @@ from ..views import figures
 from ..views.text import model_name
 from ..views.worth import worth_showing
 from . import addresses, schema
-from .pack import LEVELS, SEPARATOR, SHADES, UNKNOWN, compact, joined, measure, packed, shades, short, shorts
+from .pack import LEVELS, SEPARATOR, SHADES, UNKNOWN, compact, joined, measure, named, shades, short, shorts
 from .search import PAGE, SIMILAR, Once, Search
 from .worth import speaking
 
@@ -170,22 +170,10 @@ class Explorer:
     def map(self) -> schema.CellMap:
         measures = self._measures()
         if marked := people.kinds(self.run):
-            data = np.full(len(self.axis), UNKNOWN, np.uint8)
+            data = np.full(len(self.axis), np.nan)
             for at, kind in marked.items():
                 data[self.axis.place(*at)] = people.KINDS.index(kind)
-            measures.append(
-                schema.Measure(
-                    "pattern",
-                    "what annotators found",
-                    "people",
-                    0,
-                    LEVELS,
-                    "number",
-                    "linear",
-                    packed(data),
-                    list(people.KINDS),
-                )
-            )
+            measures.append(named("pattern", "what annotators found", "people", data, people.KINDS))
         names = [each.name for each in measures]
         return schema.CellMap(LEVELS, UNKNOWN, "agreement" if "agreement" in names else names[0], measures)
 
@@ -193,7 +181,9 @@ class Explorer:
         """The measures of every cell that the analyses offer and that this run has the numbers for."""
         found = registry.cell_measures(self.run, self.values[0] if self.values else None)
         return [
-            measure(each.name, each.title, each.side, numbers, format=each.format, log=each.log)
+            named(each.name, each.title, each.side, numbers, each.kinds)
+            if each.kinds
+            else measure(each.name, each.title, each.side, numbers, format=each.format, log=each.log)
             for each, numbers in found
         ]
 
