@@ -30,6 +30,7 @@ BUILT_IN = (
     "shading",
     "gates",
     "alignment",
+    "softmax",
     "kinds",
 )
 """Files of this folder, each with a record ANALYSIS, in the order in which they are run."""
