@@ -14,12 +14,12 @@ from families import TINY, tiny
 from small import scanned
 
 import keyhole
-from keyhole.analyses import heldout, softmax
+from keyhole.analyses import heldout, softmax, softmax_states
 from keyhole.models.model import Model
 
 
 def forwards(
-    model: Model, ids: list[int], layer: int, way: str, watching: softmax.Watching
+    model: Model, ids: list[int], layer: int, way: str, watching: softmax_states.Rebuilding
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The model's own forward pass with one layer's down-projection given other coefficients: logits and its last input, keys."""
     site = model.sites[layer]
@@ -59,7 +59,7 @@ def test_losses_equal_a_forward_pass_each(family: str, tmp_path: Path, monkeypat
     from keyhole.store.values import Values
 
     watching = softmax.observe(run, Head(model), Values(run, "raw"), prefixes)
-    found = softmax.losses(watching, prefixes, bos=True)
+    found = softmax_states.losses(watching, prefixes, bos=True)
     assert all("forward" not in vars(block) for block in model.blocks)
     for at, row in enumerate(watching.chosen):
         ids, following = prefixes.ids[row], prefixes.following[row]
@@ -146,6 +146,6 @@ def test_the_share_of_the_parameters() -> None:
         model = tiny(family)
         names = ("mlp.", ".fc1", ".fc2")
         inside = sum(p.numel() for name, p in model.lm.named_parameters() if any(part in name for part in names))
-        assert softmax.feed_forward_share(model) == pytest.approx(
+        assert softmax_states.feed_forward_share(model) == pytest.approx(
             inside / sum(p.numel() for p in model.lm.parameters())
         )

@@ -8,18 +8,15 @@ nothing: gate·(o·up), gate·(o·v), (o·up)·(o·v) = up·v.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from ..store import percell
 from ..store.run import Run
 from . import heldout
 from .claims import effect_columns, effect_facts, judge, minus, read_effect
-from .gates import has_gates
 from .record import (
     VALUES,
     Analysis,
@@ -39,8 +36,8 @@ from .stats import Interval, clustered_mean, correlation_interval, pooled_correl
 
 if TYPE_CHECKING:
     from ..lens.head import Head
-    from ..models.states import States
     from ..store.values import Values
+    from .gate_states import OpenGates
     from .heldout import Prefixes
 
 PAIRS = ("gate_up", "gate_value", "up_value")
@@ -50,55 +47,17 @@ CLOSER = 0.02
 RELATED = 0.1
 """The smallest rank correlation that would matter."""
 
-Floats = npt.NDArray[np.float64]
+
+def observe(run: Run, head: Head, values: Values, prefixes: Prefixes) -> OpenGates:
+    from .gate_states import OpenGates
+
+    return OpenGates(run, head)
 
 
-class Watching:
-    """Counts the prefixes at which each cell's gate is open."""
-
-    def __init__(self, run: Run, head: Head) -> None:
-        self.applies = has_gates(head.model)
-        self.wants = ("keys",) if self.applies else ()
-        self.head = head
-        self._opened = np.zeros(len(run.cells))
-        self._count = 0
-
-    @torch.inference_mode()
-    def take(self, rows: Sequence[int], seen: States) -> None:
-        if self.applies:
-            self._count += len(rows)
-            self._opened += torch.cat([(gate > 0).sum(0) for gate in seen.keys]).cpu().numpy()
-
-    @property
-    def open(self) -> Floats:
-        """[cells] how often its gate is open."""
-        found: Floats = self._opened / max(1, self._count)
-        return found
-
-
-def observe(run: Run, head: Head, values: Values, prefixes: Prefixes) -> Watching:
-    return Watching(run, head)
-
-
-@torch.inference_mode()
-def cosines(run: Run, head: Head, layer: int, dealt: npt.NDArray[Any] | None = None) -> dict[str, npt.NDArray[Any]]:
-    """The three cosines of a layer's cells. `dealt` gives each cell the partners of another: a permutation, applied to the second
-    of each pair."""
-    signs = torch.from_numpy(run.orientation[run.cells.span(layer)].astype(np.float32))
-    model = head.model
-
-    def unit(x: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.normalize(x.float(), dim=1)
-
-    gate = unit(model.keys(layer))
-    up, value = (unit(x) * signs[:, None].to(x.device) for x in (model.ups(layer), model.values(layer)))
-    which = slice(None) if dealt is None else torch.from_numpy(dealt).to(gate.device)
-    pairs = {"gate_up": (gate, up), "gate_value": (gate, value), "up_value": (up, value)}
-    return {name: (a * b[which]).sum(1).cpu().numpy() for name, (a, b) in pairs.items()}
-
-
-def rows(run: Run, prefixes: Prefixes, observed: Watching, seed: int = 0) -> Found:
+def rows(run: Run, prefixes: Prefixes, observed: OpenGates, seed: int = 0) -> Found:
     from scipy.stats import spearmanr
+
+    from .gate_states import cosines
 
     if not observed.applies:
         return Found([])
@@ -144,8 +103,10 @@ def _known(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def fill(run: Run, prefixes: Prefixes, observed: Watching, seed: int = 0) -> None:
+def fill(run: Run, prefixes: Prefixes, observed: OpenGates, seed: int = 0) -> None:
     """Store the cosines of every cell."""
+    from .gate_states import cosines
+
     if observed.applies:
         every = [cosines(run, observed.head, layer) for layer in range(run.layers)]
         arrays = {pair: np.concatenate([each[pair] for each in every]).astype(np.float32) for pair in PAIRS}

@@ -6,12 +6,10 @@ it is taken in the cell's orientation o: the four cases are the signs of gate an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from ..store import percell
 from ..store.run import Run
@@ -37,9 +35,8 @@ from .stats import bootstrap_mean, clustered_mean
 
 if TYPE_CHECKING:
     from ..lens.head import Head
-    from ..models.model import Model
-    from ..models.states import States
     from ..store.values import Values
+    from .gate_states import SignCases
     from .heldout import Prefixes
 
 CASES = ("open_plus", "open_minus", "closed_plus", "closed_minus")
@@ -49,65 +46,13 @@ HALF = 0.5
 Floats = npt.NDArray[np.float64]
 
 
-def has_gates(model: Model) -> bool:
-    """Whether every layer's gate can be read."""
-    return all(site.key is not None and site.up is not None for site in model.sites)
+def observe(run: Run, head: Head, values: Values, prefixes: Prefixes) -> SignCases:
+    from .gate_states import SignCases
+
+    return SignCases(run, head, prefixes)
 
 
-class Watching:
-    """Sums |m|·‖v‖ per sign case, over cells for each prefix and over prefixes for each cell."""
-
-    def __init__(self, run: Run, head: Head, prefixes: Prefixes) -> None:
-        self.head, self.applies = head, has_gates(head.model)
-        self.wants = ("keys", "ups") if self.applies else ()
-        layers, n, cells = head.model.layers, len(prefixes.ids), len(run.cells)
-        self.shares = np.zeros((layers, n, len(CASES)))
-        """of what a layer's cells write at a prefix"""
-        self.open = np.zeros((layers, n))
-        """the share of a layer's gates that are open at a prefix"""
-        self.coin = np.zeros((layers, n))
-        """the share that would be written with the gate open if the gates' signs were coin tosses"""
-        self.written = np.zeros((cells, len(CASES)))
-        """Σ|m|·‖v‖ of each cell over the prefixes"""
-        self.opened = np.zeros(cells)
-        """prefixes where a cell's gate is open"""
-        self.count = 0
-        if self.applies:
-            device = head.model.device
-            self._norms = [head.values(layer).norm(dim=1) for layer in range(layers)]
-            self._signs = torch.from_numpy(run.orientation.astype(np.float32)).to(device)
-
-    @torch.inference_mode()
-    def take(self, rows: Sequence[int], seen: States) -> None:
-        if not self.applies:
-            return
-        model = self.head.model
-        self.count += len(rows)
-        for layer, (m, gate, up) in enumerate(zip(seen.coefficients, seen.keys, seen.ups, strict=True)):
-            span, norms = model.cells.span(layer), self._norms[layer]
-            written = m.float().abs() * norms
-            is_open, plus = gate > 0, up * self._signs[span] > 0
-            cases = torch.stack([written * (is_open == a) * (plus == b) for a in (True, False) for b in (True, False)])
-            total = written.sum(1).clamp_min(torch.finfo(torch.float32).tiny)
-            self.shares[layer, rows] = (cases.sum(2) / total).T.double().cpu().numpy()
-            self.open[layer, rows] = is_open.float().mean(1).cpu().numpy()
-            self.written[span] += cases.sum(1).T.double().cpu().numpy()
-            self.opened[span] += is_open.sum(0).double().cpu().numpy()
-            self.coin[layer, rows] = self._coin(layer, gate, up.float().abs() * norms)
-
-    def _coin(self, layer: int, gate: torch.Tensor, factor: torch.Tensor) -> Any:
-        """The share written with the gate open if +|gate| and −|gate| were equally likely, everything else as it is."""
-        function = next(site.function for site in self.head.model.sites if site.layer == layer)
-        assert function is not None
-        up, down = (((function(sign * gate.float().abs()).abs()) * factor).sum(1) for sign in (1, -1))
-        return (up / (up + down).clamp_min(torch.finfo(torch.float32).tiny)).cpu().numpy()
-
-
-def observe(run: Run, head: Head, values: Values, prefixes: Prefixes) -> Watching:
-    return Watching(run, head, prefixes)
-
-
-def rows(run: Run, prefixes: Prefixes, observed: Watching) -> Found:
+def rows(run: Run, prefixes: Prefixes, observed: SignCases) -> Found:
     if not observed.applies:
         return Found([])
     table, n = [], observed.count
@@ -132,7 +77,7 @@ def rows(run: Run, prefixes: Prefixes, observed: Watching) -> Found:
     return Found(table, {**prefixes.facts, **facts})
 
 
-def fill(run: Run, prefixes: Prefixes, observed: Watching) -> None:
+def fill(run: Run, prefixes: Prefixes, observed: SignCases) -> None:
     """Store the numbers of every cell."""
     if not observed.applies:
         return

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..lens.head import Head
     from ..models.states import States
     from .heldout import Prefixes
+    from .kinds import Labelled
 
 LEAST = 5
 """Fewest triggers of a cell whose triggers are compared."""
@@ -152,7 +153,8 @@ def _share(count: Ints, total: Ints, known: npt.NDArray[np.bool_]) -> Floats:
 class Positions:
     """η² of every cell's coefficient by position, over held-out prefixes, and the same with the positions dealt out."""
 
-    wants: tuple[str, ...] = ()
+    labelled: Labelled | None = None
+    """what `kinds.rows` made of it, kept for `kinds.fill`"""
 
     def __init__(self, run: Run, head: Head, prefixes: Prefixes) -> None:
         bins = np.searchsorted(EDGES, [len(ids) - 1 for ids in prefixes.ids], "right")

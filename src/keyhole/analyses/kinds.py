@@ -22,7 +22,6 @@ from ..store.run import Run
 from ..store.values import Values
 from . import heldout
 from .claims import effect_columns, effect_facts, judge, percent, read_effect
-from .kind_numbers import Compared, Positions, Reading, Tails, nearest_twin
 from .record import (
     VALUES,
     Analysis,
@@ -43,6 +42,7 @@ from .stats import Interval, rate, rate_difference, thirds, wilson
 if TYPE_CHECKING:
     from ..lens.head import Head
     from .heldout import Prefixes
+    from .kind_numbers import Compared, Positions
 
 PASSING = 99
 """The percentile of the null that a number must pass."""
@@ -63,18 +63,16 @@ class Labelled:
     labels: npt.NDArray[np.bool_]
 
 
-class Watching(Positions):
-    """Takes the coefficients by position from the pass, and keeps what `rows` makes of everything for `fill`."""
+def observe(run: Run, head: Head, values: Values, prefixes: Prefixes) -> Positions:
+    from .kind_numbers import Positions
 
-    labelled: Labelled | None = None
-
-
-def observe(run: Run, head: Head, values: Values, prefixes: Prefixes) -> Watching:
-    return Watching(run, head, prefixes)
+    return Positions(run, head, prefixes)
 
 
 def label(run: Run, head: Head, values: Values, positions: Compared, seed: int) -> Labelled:
     """Every number of every cell, its threshold, and the labels."""
+    from .kind_numbers import Reading, Tails, nearest_twin
+
     shape = (len(run.cells), len(KINDS))
     found = Labelled(np.full(shape, np.nan), np.full(shape, np.nan), np.full(shape, np.nan), np.zeros(shape, bool))
     ends, reading, random = Tails(run, seed), Reading(run, head, values, seed), np.random.default_rng(seed)
@@ -127,7 +125,7 @@ def _put(
         found.labels[span, at] = own <= limit if kind.below else beyond
 
 
-def rows(run: Run, head: Head, values: Values, prefixes: Prefixes, observed: Watching, seed: int = 0) -> Found:
+def rows(run: Run, head: Head, values: Values, prefixes: Prefixes, observed: Positions, seed: int = 0) -> Found:
     found = observed.labelled = label(run, head, values, observed.found(), seed)
     table = []
     for layer in range(run.layers):
@@ -193,7 +191,7 @@ def _effects(run: Run, found: Labelled) -> dict[str, Any]:
     }
 
 
-def fill(run: Run, head: Head, values: Values, prefixes: Prefixes, observed: Watching, seed: int = 0) -> None:
+def fill(run: Run, head: Head, values: Values, prefixes: Prefixes, observed: Positions, seed: int = 0) -> None:
     """Store labels, numbers and thresholds of every cell."""
     found = observed.labelled or label(run, head, values, observed.found(), seed)
     bits = (found.labels * (1 << np.arange(len(KINDS)))).sum(1).astype(np.uint16)

@@ -14,6 +14,7 @@ from ..common import output
 from ..common.output import printable
 from ..store import layout, values
 from ..store.run import Cell, Run, Trigger
+from . import kinds
 from .text import model_name, number, quoted, readable
 
 CONTEXT_CHARACTERS = 64
@@ -28,7 +29,9 @@ def cell(cell: Cell, *, limit: int | None = None) -> RenderableType:
         f"fires on {number(stats.active_fraction, '.2%')} of {stats.n:,} prefixes   {said}",
         style="dim",
     )
-    parts: list[RenderableType] = [head, numbers, Text(), *value(cell)]
+    labels = kinds.said(cell)
+    parts: list[RenderableType] = [head, numbers, *([Text(f"kinds: {labels}", style="dim")] if labels else [])]
+    parts += [Text(), *value(cell)]
     positive, negative = cell.triggers[:limit], cell.triggers_negative[:limit]
     if positive:
         parts.append(_triggers("triggers", positive))
