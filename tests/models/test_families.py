@@ -14,11 +14,14 @@ from torch.nn import functional
 
 import keyhole
 from keyhole.errors import ModelError, ProofFailed, UnknownFamily, UnsafeCheckpoint, UsageError
-from keyhole.models.families import FAMILIES, Family, family_of
+from keyhole.models.families import FAMILIES, family_of
 from keyhole.models.intervene import Edit
 from keyhole.models.model import Model
 from keyhole.models.proof import prove
 from keyhole.models.sites import find_sites
+from keyhole.models.states import states
+
+GATED = set(TINY) - {"bloom", "falcon", "gpt2", "gpt_neo", "gpt_neox", "gptj", "opt", "phi", "starcoder2"}
 
 
 def test_every_family_has_a_tiny_model() -> None:
@@ -41,6 +44,9 @@ def test_the_row_of_every_family_is_proved(family: str) -> None:
         {"attention": "mlp.up_proj"},
         {"ff_norm": "input_layernorm"},
         {"down": "self_attn.o_proj"},
+        {"key": "mlp.up_proj", "up": "mlp.gate_proj"},
+        {"function": "input_layernorm"},
+        {"up": None},
     ],
 )
 def test_a_wrong_row_is_refused_with_the_numbers(change: dict[str, object]) -> None:
@@ -75,7 +81,7 @@ def test_an_unknown_architecture_lists_the_known_and_the_way_to_add_one() -> Non
 
 
 def test_a_new_family_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(FAMILIES, "stablelm", Family("model.layers", "mlp.down_proj", "self_attn.o_proj", "model.norm"))
+    monkeypatch.setitem(FAMILIES, "stablelm", replace(FAMILIES["llama"], attention="self_attn.o_proj"))
     monkeypatch.setitem(TINY, "stablelm", TINY["llama"])
     assert tiny("stablelm").coefficients("The cat").shape == (7, LAYERS * CELLS)
 
@@ -101,6 +107,46 @@ def test_coefficients_are_relu_of_the_keys_for_opt() -> None:
     expected = torch.relu(seen[0].reshape(-1, D)[1:] @ block.fc1.weight.T + block.fc1.bias)
     torch.testing.assert_close(got, expected)
     assert (got >= 0).all()
+
+
+@pytest.mark.parametrize("family", sorted(TINY))
+def test_keys_give_the_coefficients(family: str) -> None:
+    """x·K + b, computed from the exposed keys and the input of the layer, is what the taps and the states give."""
+    model = tiny(family)
+    ids = model.batch([model.tokenize(["The cat sat"])[0]]).ids
+    site, last = model.sites[1], ids.shape[1] - 1
+    assert site.key is not None
+    seen: list[torch.Tensor] = []
+    handle = site.key.module.register_forward_pre_hook(
+        lambda module, args: seen.append(args[0].reshape(-1, args[0].shape[-1]))
+    )
+    found = states(model, ids, torch.tensor([last]), {"keys", "ups"})
+    handle.remove()
+    bias = getattr(site.key.module, "bias", None)
+    expected = seen[0][last] @ model.keys(1).T + (0 if bias is None else bias)
+    torch.testing.assert_close(found.keys[1][0], expected, rtol=1e-4, atol=1e-5)
+    if family in GATED:
+        torch.testing.assert_close(found.ups[1][0], seen[0][last] @ model.ups(1).T, rtol=1e-4, atol=1e-5)
+    else:
+        assert found.ups == []
+        with pytest.raises(ModelError, match="up projection of layer 1 is not known"):
+            model.ups(1)
+    assert states(model, ids, torch.tensor([last])).keys == []
+    assert family_of(family).gated == (family in GATED)
+
+
+def test_a_key_of_another_width_is_refused() -> None:
+    model = tiny("llama")
+    wrong = Model(model.lm, model.tokenizer, source="wrong")
+    wrong.family = replace(wrong.family, key="self_attn.o_proj")
+    wrong.sites = find_sites(wrong.blocks, wrong.family)
+    with pytest.raises(
+        ProofFailed, match=f"projection of its keys gives {D} numbers per token, and there are {CELLS} cells"
+    ):
+        prove(wrong)
+    wrong.family = replace(wrong.family, key="input_layernorm.none")
+    with pytest.raises(AttributeError, match="has no input_layernorm.none"):
+        find_sites(wrong.blocks, wrong.family)
 
 
 def test_padding_changes_nothing() -> None:

@@ -20,7 +20,7 @@ def browsed(tmp_path_factory: pytest.TempPathFactory) -> keyhole.Run:
     lines = [f"The cat number {i} sat on mat {i % 5}. {HOSTILE[i % 6]}, and the dog looked on." for i in range(60)]
     text.write_text("\n".join([*lines, "long " * 20_000]) + "\n", encoding="utf-8")
     run = keyhole.scan(small(), [text], out=folder / "run", top=10, unit="line", context=64)
-    asked = ["activity", "agreement", "rank", "confidence", "shading"]
+    asked = ["activity", "agreement", "rank", "confidence", "shading", "kinds"]
     return keyhole.analyze(run, only=asked, lens=["raw", "norm"], model=small())
 
 

@@ -19,6 +19,7 @@ OPERATIONS = {
     "GET /data/figures.json",
     "GET /data/vocabulary.json",
     "GET /data/annotations.json",
+    "GET /data/kinds.json",
     "GET /data/layers/{layer}.json",
     "GET /data/cells/{layer}/{cell}.json",
     "GET /data/tokens/{page}.json",

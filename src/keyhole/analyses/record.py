@@ -315,6 +315,8 @@ class CellMeasure:
     format: Literal["percent", "number"] = "number"
     log: bool = False
     """shown on a logarithmic scale"""
+    kinds: tuple[str, ...] = ()
+    """names of the levels, if the numbers are 0, 1, … and stand for these"""
 
 
 # The record

@@ -28,6 +28,10 @@ BUILT_IN = (
     "refinement",
     "cases",
     "shading",
+    "gates",
+    "alignment",
+    "softmax",
+    "kinds",
 )
 """Files of this folder, each with a record ANALYSIS, in the order in which they are run."""
 

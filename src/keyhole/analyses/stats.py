@@ -132,6 +132,31 @@ def thirds(layers: int) -> tuple[slice, slice]:
     return slice(0, size), slice(layers - size, layers)
 
 
+def correlation_interval(rho: float, n: int) -> Interval:
+    """A rank correlation over `n` draws and its interval by Fisher's z, with the variance 1.06 / (n − 3) that ranks have."""
+    return pooled_correlation([rho], [n])
+
+
+def pooled_correlation(rhos: Sequence[float], sizes: Sequence[int]) -> Interval:
+    """The mean of rank correlations that were measured on disjoint draws, by Fisher's z: each counts by the number of its draws."""
+    known = [(rho, n - 3) for rho, n in zip(rhos, sizes, strict=True) if n > 3 and math.isfinite(rho)]
+    if not known:
+        return Interval(math.nan)
+    total = sum(weight for _, weight in known)
+    z = sum(weight * math.atanh(max(-1 + 1e-12, min(1 - 1e-12, rho))) for rho, weight in known) / total
+    half = Z * math.sqrt(1.06 / total)
+    return Interval(math.tanh(z), math.tanh(z - half), math.tanh(z + half))
+
+
+def rate_difference(hits: tuple[float, float], sizes: tuple[int, int]) -> Interval:
+    """The first of two rates minus the second, and Newcombe's interval, which is made of Wilson's."""
+    if not all(sizes):
+        return Interval(math.nan)
+    (a, (a_lo, a_hi)), (b, (b_lo, b_hi)) = ((h / n, rate_interval(h / n, n)) for h, n in zip(hits, sizes, strict=True))
+    value = a - b
+    return Interval(value, value - math.hypot(a - a_lo, b_hi - b), value + math.hypot(a_hi - a, b - b_lo))
+
+
 def student(freedom: int) -> float:
     """The 97.5 % quantile of Student's t distribution."""
     from scipy.stats import t

@@ -24,7 +24,7 @@ from ..inputs.kinds import CAUSAL_TEXT, Kind
 from ..store.vocabulary import Vocabulary
 from .families import family_of
 from .patches import attention_for, own_attention, without_readbacks
-from .sites import axis_of, blocks_of, find_sites, module_at, of_layer
+from .sites import Projection, axis_of, blocks_of, find_sites, module_at, of_layer
 from .taps import Sink, Taps, every_token, join_experts, tapped
 
 if TYPE_CHECKING:
@@ -130,6 +130,23 @@ class Model:
     def values(self, layer: int) -> Tensor:
         """The value vectors of a layer, [cells, model]; those of experts follow each other."""
         parts = [site.values for site in of_layer(self.sites, layer)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def keys(self, layer: int) -> Tensor:
+        """The keys of a layer, [cells, model]; if there is a gate, the gate's rows."""
+        return self._rows(layer, "key")
+
+    def ups(self, layer: int) -> Tensor:
+        """The rows of the projection that act(gate) is multiplied by, [cells, model]; only a model with a gate has them."""
+        return self._rows(layer, "up")
+
+    def _rows(self, layer: int, name: str) -> Tensor:
+        found: list[Projection | None] = [getattr(site, name) for site in of_layer(self.sites, layer)]
+        parts = [projection.rows for projection in found if projection is not None]
+        if len(parts) < len(found):
+            raise ModelError(
+                f"{self.source}: the {name} projection of layer {layer} is not known ({self.config.model_type})."
+            )
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def bias(self, layer: int) -> Tensor | None:

@@ -1,7 +1,8 @@
 """The proof of a family's row: the model's own numbers on one short input must follow from what the row says.
 
-Three identities are checked in every layer, in the model's own precision:
+Four identities are checked in every layer, in the model's own precision:
 
+    act(x·k + b), or act(gate)·up         = coefficients
     coefficients @ V + b                  = the output of the down-projection
     residual + attention + feed-forward   = the next residual (what is added is taken after a post-norm, if there is one)
     lens of the last residual             = the model's own logits
@@ -23,6 +24,7 @@ from .taps import Taps, tapped
 
 if TYPE_CHECKING:
     from .model import Model
+    from .sites import Site
 
 LENGTH = 12
 """Tokens of the input."""
@@ -50,6 +52,8 @@ def prove(model: Model) -> None:
     taps = Taps(
         coefficients=lambda site, x, tokens: sink("coefficients", site, x),
         projected=lambda site, x, tokens: sink("projected", site, x),
+        keys=lambda site, x, tokens: sink("keys", site, x),
+        ups=lambda site, x, tokens: sink("ups", site, x),
         block_in=lambda layer, x: watch("residual", layer, x),
         attention=lambda layer, x: watch("attention", layer, x),
         feed_forward=lambda layer, x: watch("ff", layer, x),
@@ -68,6 +72,7 @@ def prove(model: Model) -> None:
                 f"{model.source} is not what the family '{model.config.model_type}' says: the coefficients of layer {site.layer} "
                 f"never came, because its down-projection was not called. It needs a row of its own in FAMILIES ({FILE})."
             )
+        prove_keys(model, number, site, seen, allowed)
         rebuilt = seen["coefficients", number] @ site.values.float()
         rebuilt = rebuilt if site.bias is None else rebuilt + site.bias.float()
         what = "coefficients @ V + b against the down-projection's output"
@@ -80,6 +85,28 @@ def prove(model: Model) -> None:
             following = seen["residual", layer + 1]
             check("a layer's output against the next layer's input", model, layer, after, following, allowed)
     prove_head(model, seen["next", model.layers - 1], ids, allowed)
+
+
+def prove_keys(model: Model, number: int, site: Site, seen: dict[tuple[str, int], Tensor], allowed: float) -> None:
+    """What the activation makes of the keys' output must be the coefficients."""
+    if site.key is None or site.function is None:
+        return
+    names = ["keys", "ups"] if site.up is not None else ["keys"]
+    coefficients = seen["coefficients", number]
+    for name in names:
+        got = seen.get((name, number))
+        if got is None or got.shape != coefficients.shape:
+            what = "was not called" if got is None else f"gives {got.shape[-1]} numbers per token"
+            raise ProofFailed(
+                f"{model.source} is not what the family '{model.config.model_type}' says: in layer {site.layer}, the projection of "
+                f"its {name} {what}, and there are {site.width} cells. It needs a row of its own in FAMILIES ({FILE})."
+            )
+    with torch.inference_mode():
+        rebuilt = site.function(seen["keys", number])
+    if site.up is not None:
+        rebuilt = rebuilt * seen["ups", number]
+    what = "act(gate)·up against the coefficients" if site.up is not None else "act(x·k + b) against the coefficients"
+    check(what, model, site.layer, rebuilt, coefficients, allowed)
 
 
 def prove_head(model: Model, last_residual: Tensor, ids: Tensor, allowed: float) -> None:

@@ -7,7 +7,7 @@ with the token it belongs to, and it holds the values these coefficients weigh. 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
@@ -23,6 +23,24 @@ Routing = Callable[[tuple[Any, ...]], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
+class Projection:
+    """A projection from the model's width to a site's cells: its keys, or the other factor of a gate."""
+
+    module: nn.Module
+    transposed: bool = False
+    """True if its weight is [model, cells], as in a Conv1D; a Linear's is [cells, model]"""
+    part: slice = field(default_factory=lambda: slice(None))
+    """which of its outputs it is, if a module computes two projections at once"""
+
+    @property
+    def rows(self) -> Tensor:
+        """[width, model]: a view of the weight."""
+        weight = self.module.weight
+        assert isinstance(weight, Tensor)
+        return (weight.T if self.transposed else weight)[self.part]
+
+
+@dataclass(frozen=True, eq=False)
 class Site:
     """One place where coefficients are read."""
 
@@ -35,6 +53,12 @@ class Site:
     """the expert's number in its layer; None if the layer has no experts"""
     routing: Routing | None = None
     """which tokens a call is about, if not about every token of the batch"""
+    key: Projection | None = None
+    """the projection before the activation; if there is a gate, the gate's. None if it is not known, as that of an expert"""
+    up: Projection | None = None
+    """if there is a gate: the projection that act(gate) is multiplied by"""
+    function: nn.Module | None = None
+    """the activation"""
 
     @property
     def values(self) -> Tensor:
@@ -86,7 +110,18 @@ def blocks_of(lm: nn.Module, family: Family) -> list[nn.Module]:
 
 def find_sites(blocks: Iterable[nn.Module], family: Family) -> tuple[Site, ...]:
     """One site per block: its down-projection."""
-    return tuple(Site(layer, module_at(block, family.down), family.transposed) for layer, block in enumerate(blocks))
+    return tuple(_site(layer, block, family) for layer, block in enumerate(blocks))
+
+
+def _site(layer: int, block: nn.Module, family: Family) -> Site:
+    site = Site(layer, module_at(block, family.down), family.transposed, function=module_at(block, family.function))
+    key = Projection(module_at(block, family.key), family.transposed)
+    if family.up is None:
+        return replace(site, key=key)
+    up = Projection(module_at(block, family.up), family.transposed)
+    if up.module is key.module:
+        key, up = replace(key, part=slice(site.width)), replace(up, part=slice(site.width, None))
+    return replace(site, key=key, up=up)
 
 
 def of_layer(sites: Sequence[Site], layer: int) -> list[Site]:

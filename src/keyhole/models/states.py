@@ -7,14 +7,14 @@ is one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from .model import Model
-from .taps import Taps, every_token, join_experts, tapped
+from .taps import Sink, Taps, every_token, join_experts, tapped
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,18 @@ class States:
     """[layers, n, model] the block's output"""
     coefficients: list[Tensor]
     """[n, cells] per layer, in the model's own precision"""
+    keys: list[Tensor] = field(default_factory=list)
+    """if asked for, the same of x·k + b, what the activation is given; if there is a gate, the gate's"""
+    ups: list[Tensor] = field(default_factory=list)
+    """if asked for and if there is a gate, the same of what act(gate) is multiplied by"""
 
 
-def states(model: Model, ids: Tensor, positions: Tensor) -> States:
-    """Run windows [n, columns] and keep one position of each (a column of `ids`)."""
+def states(model: Model, ids: Tensor, positions: Tensor, wants: Collection[str] = ()) -> States:
+    """Run windows [n, columns] and keep one position of each (a column of `ids`). `wants` names the fields that are empty unless
+    they are asked for: `keys`, `ups`."""
     at = (torch.arange(len(ids)) * ids.shape[1] + positions).to(model.device)
     kept: dict[str, list[Tensor]] = {name: [] for name in ("in", "attention", "ff", "out")}
-    coefficients: dict[int, Tensor] = {}
+    by_site: dict[str, dict[int, Tensor]] = {"coefficients": {}, **{name: {} for name in wants}}
 
     def pick(x: Tensor) -> Tensor:
         """A copy: some blocks go on to add in place."""
@@ -44,11 +49,16 @@ def states(model: Model, ids: Tensor, positions: Tensor) -> States:
     def keep(name: str) -> Callable[[int, Tensor], None]:
         return lambda layer, x: kept[name].append(pick(x))
 
-    def sink(site: int, x: Tensor, tokens: Tensor | None) -> None:
-        coefficients[site] = pick(every_token(x, tokens, ids.numel()))
+    def sink(name: str) -> Sink | None:
+        def put(site: int, x: Tensor, tokens: Tensor | None) -> None:
+            by_site[name][site] = pick(every_token(x, tokens, ids.numel()))
+
+        return put if name in by_site else None
 
     taps = Taps(
-        coefficients=sink,
+        coefficients=sink("coefficients"),
+        keys=sink("keys"),
+        ups=sink("ups"),
         block_in=keep("in"),
         attention=keep("attention"),
         feed_forward=keep("ff"),
@@ -61,5 +71,5 @@ def states(model: Model, ids: Tensor, positions: Tensor) -> States:
         r=torch.stack(r),
         y=torch.stack(kept["ff"]).float(),
         o=torch.stack(kept["out"]).float(),
-        coefficients=join_experts(model, coefficients),
+        **{name: join_experts(model, rows) for name, rows in by_site.items() if rows},
     )

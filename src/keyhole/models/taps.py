@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UsageError
-from .sites import Site, module_at, of_layer, path_of
+from .sites import Projection, Site, module_at, of_layer, path_of
 
 if TYPE_CHECKING:
     from .model import Model
@@ -44,6 +44,10 @@ class Taps:
     """the coefficients of each site, edited if there are edits"""
     projected: Sink | None = None
     """the output of each site's down-projection"""
+    keys: Sink | None = None
+    """x·k + b, what each site's activation is given; if there is a gate, the gate's. A site whose keys are not known gives none"""
+    ups: Sink | None = None
+    """if there is a gate: what act(gate) is multiplied by"""
     block_in: Watch | None = None
     """the residual that a block is given"""
     attention: Watch | None = None
@@ -119,6 +123,9 @@ def hooks(model: Model, taps: Taps, shape: Shape | None = None) -> list[Hook]:
             found.append(Hook(site.module, _coefficients(number, site, taps.coefficients, shape)))
         if taps.projected is not None:
             found.append(Hook(site.module, _projected(number, site, taps.projected, shape), after=True))
+        for sink, projection in ((taps.keys, site.key), (taps.ups, site.up)):
+            if sink is not None and projection is not None:
+                found.append(Hook(projection.module, _before(number, projection, sink, shape), after=True))
     family = model.family
     for layer, block in enumerate(model.blocks):
         if taps.block_in is not None:
@@ -170,6 +177,11 @@ def _projected(number: int, site: Site, sink: Sink, shape: Shape | None) -> Call
         sink(number, *_ascending(output, site, args))
 
     return routed
+
+
+def _before(number: int, projection: Projection, sink: Sink, shape: Shape | None) -> Callable[..., None]:
+    give = _dense(sink, shape)
+    return lambda module, args, output: give(number, output[..., projection.part])
 
 
 def _ascending(x: Tensor, site: Site, args: tuple[Any, ...]) -> tuple[Tensor, Tensor]:

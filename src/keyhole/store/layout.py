@@ -20,6 +20,7 @@ its files are written:
     similar_cells.npy similar_cosines.npy       for every cell the cells with the most similar values
     shading.npy                 one byte per token shown with a trigger; shading_offsets says where each cell's bytes begin
     histograms.npy              [cells, bins] coefficients over a sample of the corpus
+    cells_GROUP_*.npy           [cells, …] what an analysis says of every cell: its kinds, its gate (`percell.py`)
     report/index.html           the report
 
 What people add (`lines.py`), one line per save:
@@ -68,7 +69,7 @@ CHECK_ON_OPEN = 256 << 20
 _TRIGGERS = (f"(?:{name})(?:{NEGATIVE})?" for name in TRIGGERS)
 _ARRAYS = "|".join((*CORPUS, *STATISTICS, ORIENTATION, *_TRIGGERS, *SHADING, *SIMILAR))
 _FILES = re.compile(
-    rf"(?:manifest|log|tokenizer|analyses)\.json|(?:{_ARRAYS}|values_\w+)\.npy|tables\.duckdb(?:\.new)?(?:\.wal)?"
+    rf"(?:manifest|log|tokenizer|analyses)\.json|(?:{_ARRAYS}|values_\w+|cells_\w+)\.npy|tables\.duckdb(?:\.new)?(?:\.wal)?"
     r"|notes\.jsonl|lock|report/index\.html|annotations/[a-z0-9_-]+\.jsonl"
     r"|plan/(?:(?:summary|identity)\.json|[0-9]+-of-[0-9]+(?:\.checkpoint)?\.npz|merge|(?:window|batch)_\w+\.npy)"
 )
@@ -431,6 +432,24 @@ def read_shading(path: Path) -> dict[str, Any] | None:
 
 def drop_shading(path: Path) -> None:
     drop_group(path, "shading")
+
+
+def cells_group(group: str) -> str:
+    return f"cells_{group}"
+
+
+def cells_array(group: str, name: str) -> str:
+    """The name of an array that a group has of every cell."""
+    return f"cells_{group}_{name}"
+
+
+def save_cells(path: Path, group: str, settings: dict[str, Any]) -> None:
+    """List the arrays of a group, which `settings` names."""
+    save_group(path, cells_group(group), settings, [f"{cells_array(group, name)}.npy" for name in settings["arrays"]])
+
+
+def read_cells(path: Path, group: str) -> dict[str, Any] | None:
+    return _settings(path, cells_group(group))
 
 
 def has_tables(path: Path) -> bool:

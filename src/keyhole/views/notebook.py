@@ -20,6 +20,7 @@ from ..common import output
 from ..errors import RunError
 from ..store import shading, values
 from ..store.run import Cell, Layer, Run, Trigger
+from . import kinds
 from .text import firing, model_name, number, often, other_side, safe
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def cell(cell: Cell) -> str:
             if triggers
         ],
         "dead": not cell.triggers,
+        "kinds": kinds.said(cell),
     }
     return html("cell", view | {each: number(stats[each], ".3g") for each in ("mean", "max", "min")})
 

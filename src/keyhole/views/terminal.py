@@ -14,6 +14,7 @@ from ..common import output
 from ..common.output import printable
 from ..store import layout, values
 from ..store.run import Cell, Run, Trigger
+from . import kinds
 from .text import firing, model_name, number, often, other_side, quoted, readable
 
 CONTEXT_CHARACTERS = 64
@@ -28,6 +29,8 @@ def cell(cell: Cell, *, limit: int | None = None) -> RenderableType:
     if cell.orientation < 0:
         turned = "read with the sign −: the value shown is −v of the weights, a coefficient −m"
         parts.append(Text(turned, style="dim"))
+    if labels := kinds.said(cell):
+        parts.append(Text(f"kinds: {labels}", style="dim"))
     parts += [Text(), *value(cell)]
     positive, negative = cell.triggers[:limit], cell.triggers_negative[:limit]
     if positive:

@@ -23,6 +23,7 @@ DATA = {
     "figures": Data(schema.Figures),
     "vocabulary": Data(schema.Vocabulary),
     "annotations": Data(schema.Annotations),
+    "kinds": Data(schema.Kinds),
     "layers": Data(schema.LayerCells, ("layer",)),
     "cells": Data(schema.PackedCell, ("layer", "cell")),
     "tokens": Data(schema.Tokens, ("page",)),

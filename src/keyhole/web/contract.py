@@ -19,13 +19,13 @@ from ..analyses import registry
 from ..analyses.measured import Measured
 from ..analyses.record import OUTCOMES
 from ..store import annotations as people
-from ..store import shading, values
+from ..store import kinds, shading, values
 from ..store.run import Cell, Layer, Run
 from ..views import figures
 from ..views.text import model_name
 from ..views.worth import worth_showing
 from . import addresses, schema
-from .pack import LEVELS, SEPARATOR, SHADES, UNKNOWN, compact, joined, measure, packed, shades, short, shorts
+from .pack import LEVELS, SEPARATOR, SHADES, UNKNOWN, compact, joined, measure, named, packed, shades, short, shorts
 from .search import PAGE, SIMILAR, Once, Search
 from .worth import speaking
 
@@ -52,13 +52,14 @@ class Explorer:
         self._making: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
         self._shading = shading.of(run)
+        self._kinds = kinds.of(run)
 
     # Addresses
 
     def paths(self) -> Iterator[str]:
         """Every address below data/, in the order in which the export writes them."""
         axis = self.axis
-        yield from ("run.json", "map.json", "figures.json", "vocabulary.json", "annotations.json")
+        yield from ("run.json", "map.json", "figures.json", "vocabulary.json", "annotations.json", "kinds.json")
         yield from (f"layers/{layer}.json" for layer in range(len(axis.layers)))
         yield from (f"tokens/{page}.json" for page in range(self.search.token_pages))
         yield from (f"words/{bucket}.json" for bucket in range(self.search.buckets))
@@ -92,6 +93,7 @@ class Explorer:
             "figures": self.figures,
             "vocabulary": self.vocabulary,
             "annotations": self.annotations,
+            "kinds": self.kinds,
             "layers": self.layer,
             "cells": self.cell,
             "tokens": partial(self.search.tokens, self.values[0] if self.values else None),
@@ -102,7 +104,7 @@ class Explorer:
 
     def body(self, path: str) -> bytes:
         """The answer as bytes. Answers that are large, asked for often and never change are kept."""
-        if not path.startswith(("layers/", "vocabulary", "figures", "run", "tokens/", "words/", "units/")):
+        if not path.startswith(("layers/", "vocabulary", "figures", "kinds", "run", "tokens/", "words/", "units/")):
             return compact(self.answer(path))
         with self._lock:
             making = self._making.setdefault(path, threading.Lock())
@@ -171,22 +173,10 @@ class Explorer:
     def map(self) -> schema.CellMap:
         measures = self._measures()
         if marked := people.kinds(self.run):
-            data = np.full(len(self.axis), UNKNOWN, np.uint8)
+            data = np.full(len(self.axis), np.nan)
             for at, kind in marked.items():
                 data[self.axis.place(*at)] = people.KINDS.index(kind)
-            measures.append(
-                schema.Measure(
-                    "pattern",
-                    "what annotators found",
-                    "people",
-                    0,
-                    LEVELS,
-                    "number",
-                    "linear",
-                    packed(data),
-                    list(people.KINDS),
-                )
-            )
+            measures.append(named("pattern", "what annotators found", "people", data, people.KINDS))
         names = [each.name for each in measures]
         return schema.CellMap(LEVELS, UNKNOWN, "agreement" if "agreement" in names else names[0], measures)
 
@@ -194,7 +184,9 @@ class Explorer:
         """The measures of every cell that the analyses offer and that this run has the numbers for."""
         found = registry.cell_measures(self.run, self.values[0] if self.values else None)
         return [
-            measure(each.name, each.title, each.side, numbers, format=each.format, log=each.log)
+            named(each.name, each.title, each.side, numbers, each.kinds)
+            if each.kinds
+            else measure(each.name, each.title, each.side, numbers, format=each.format, log=each.log)
             for each, numbers in found
         ]
 
@@ -222,6 +214,13 @@ class Explorer:
     def annotations(self) -> schema.Annotations:
         found = [each.to_json() for each in people.read_annotations(self.run)]
         return schema.Annotations(msgspec.convert(found, list[schema.Annotation]), people.read_notes(self.run))
+
+    def kinds(self) -> schema.Kinds:
+        """The labels of every cell, for filters."""
+        if self._kinds is None:
+            return schema.Kinds([], "")
+        described = [schema.KindOfCell(k.name, k.title, k.meaning, k.number, k.below) for k in kinds.KINDS]
+        return schema.Kinds(described, packed(self._kinds.labels.astype("<u2")))
 
     # A layer
 
@@ -301,7 +300,16 @@ class Explorer:
             values=[self._value(said, cell.place) for said in self.values],
             similar_keys=[(self.axis.address(place), n) for place, n in self.search.similar_keys(cell.place)],
             similar_values=self._similar_values(cell.place),
+            kinds=self._kinds_of(cell.place),
         )
+
+    def _kinds_of(self, at: int) -> list[schema.CellKind] | msgspec.UnsetType:
+        if self._kinds is None:
+            return msgspec.UNSET
+        return [
+            schema.CellKind(shown.kind.name, shown.has, short(shown.number, 3), short(shown.threshold, 3))
+            for shown in self._kinds.of(at)
+        ]
 
     def _triggers(self, cell: Cell, *, negative: bool) -> list[schema.PackedTrigger]:
         run, piece = self.run, self.run.vocabulary.piece

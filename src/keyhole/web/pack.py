@@ -77,3 +77,13 @@ def measure(
     data = np.full(array.shape, UNKNOWN, np.uint8)
     data[known] = np.rint(LEVELS * (placed[known] - low) / ((high - low) or 1)).astype(np.uint8)
     return schema.Measure(name, title, side, short(lo), short(hi), format, "log" if log else "linear", packed(data))
+
+
+def named(
+    name: str, title: str, side: Literal["key", "value", "people"], levels: npt.NDArray[Any], kinds: tuple[str, ...]
+) -> schema.Measure:
+    """A measure whose levels 0, 1, … have names."""
+    known = np.isfinite(levels)
+    data = np.full(levels.shape, UNKNOWN, np.uint8)
+    data[known] = levels[known].astype(np.uint8)
+    return schema.Measure(name, title, side, 0, LEVELS, "number", "linear", packed(data), list(kinds))

@@ -196,6 +196,26 @@ class Figures(Record):
     figures: list[Figure]
 
 
+class KindOfCell(Record):
+    """A label that cells can have."""
+
+    name: str
+    title: str
+    meaning: str
+    number: str
+    """what the number is that decides"""
+    below: bool
+    """whether small numbers have the label"""
+
+
+class Kinds(Record):
+    """The kinds of every cell. None are named if they were not computed."""
+
+    kinds: list[KindOfCell]
+    data: Annotated[str, Meta(extra_json_schema={"contentEncoding": "base64"})]
+    """two bytes per cell, the lower one first: bit i says whether it is of kind i"""
+
+
 class Vocabulary(Record):
     """The tokens, by their numbers."""
 
@@ -291,6 +311,15 @@ class Value(Record):
     rank: Count | None
 
 
+class CellKind(Row):
+    """How a cell stands to one kind: a name of `Kinds`."""
+
+    name: str
+    has: bool
+    number: Number
+    threshold: Number
+
+
 class PackedCell(Record):
     """A cell."""
 
@@ -307,6 +336,8 @@ class PackedCell(Record):
     values: list[Value]
     similar_keys: list[tuple[Address, Count]]
     similar_values: list[tuple[Address, Number]]
+    kinds: list[CellKind] | UnsetType = UNSET
+    """every kind in the order of their bits, if they were computed"""
 
 
 # data/tokens/….json, words/….json, units/….json

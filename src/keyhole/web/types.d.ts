@@ -146,6 +146,21 @@ export interface Pattern {
   kind: "semantic" | "shallow";
 }
 
+/** The kinds of every cell. None are named if they were not computed. */
+export interface Kinds {
+  kinds: KindOfCell[];
+  data: string;
+}
+
+/** A label that cells can have. */
+export interface KindOfCell {
+  name: string;
+  title: string;
+  meaning: string;
+  number: string;
+  below: boolean;
+}
+
 /** The cells of a layer, one column per measure. */
 export interface LayerCells {
   layer: number;
@@ -182,6 +197,7 @@ export interface PackedCell {
   values: Value[];
   similar_keys: [string, number][];
   similar_values: [string, number | null][];
+  kinds?: CellKind[];
 }
 
 export interface CellStats {
@@ -222,6 +238,9 @@ export interface Agreement {
   hits: number;
   of: number;
 }
+
+/** How a cell stands to one kind: a name of `Kinds`. */
+export type CellKind = [name: string, has: boolean, number: number | null, threshold: number | null];
 
 /** Whose values promote and demote the tokens of a page. */
 export interface Tokens {

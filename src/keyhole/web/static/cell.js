@@ -3,6 +3,7 @@
 import * as data from "./data.js";
 import { h, replace } from "./dom.js";
 import { histogram } from "./histogram.js";
+import { labels } from "./kinds.js";
 import { keep, recall } from "./memory.js";
 import { written } from "./notes.js";
 import { bar, cellLink, line, preview, saidList, telling, token } from "./parts.js";
@@ -15,7 +16,7 @@ const ALIGNED = "keyhole.aligned";
 
 /** @param {import("./app.js").Place} place */
 export async function render({ run, layer, cell, signal }) {
-  const found = await data.cell(layer, cell);
+  const [found, kinds] = await Promise.all([data.cell(layer, cell), data.kinds()]);
   const value = h("section", { class: "column valueside", "aria-label": "Value" });
   const keys = h("section", { class: "column keyside", "aria-label": "Key" });
   /** @param {data.Value | undefined} said */
@@ -59,6 +60,7 @@ export async function render({ run, layer, cell, signal }) {
         steps(layer, cell),
       ),
       h("p", { class: "lead" }, summary(found)),
+      labels(found, kinds),
       h(
         "div",
         { class: "two" },

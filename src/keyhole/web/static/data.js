@@ -124,6 +124,8 @@ export const layer = (layer) => get(`data/layers/${layer}.json`, same);
 /** @param {number} layer @param {number} cell @returns {Promise<Cell>} */
 export const cell = (layer, cell) =>
   get(`data/cells/${layer}/${cell}.json`, async (packed) => unpack.cell(packed, (await run()).packing));
+/** @returns {Promise<import("./kinds.js").Kinds>} */
+export const kinds = () => get("data/kinds.json", unpack.kinds);
 /** @returns {Promise<import("../types.js").Vocabulary>} */
 export const vocabulary = () => get("data/vocabulary.json", same);
 /** The page of answers on which a token or a unit is. @param {number} number */

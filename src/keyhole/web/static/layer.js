@@ -2,6 +2,7 @@
 /** A layer: its cells as a table. Only the rows in view are in the page, so that thousands scroll smoothly. */
 import * as data from "./data.js";
 import { h, replace } from "./dom.js";
+import * as kinds from "./kinds.js";
 import { bar, cellLink, token } from "./parts.js";
 import { counted, even, number, percent, visible, whole } from "./text.js";
 
@@ -133,7 +134,7 @@ function agreement(c, i) {
 /** @param {import("./app.js").Place} place */
 export async function render({ run, layer, query, signal }) {
   const { axis } = data;
-  const { columns } = await data.layer(layer);
+  const [{ columns }, labelled] = await Promise.all([data.layer(layer), data.kinds()]);
   const chosen = COLUMNS.filter(({ name }) => name !== (run.model.gated ? "active" : "peak"));
   const count = columns.max.length;
   const searched = Array.from({ length: count }, (_, i) =>
@@ -145,6 +146,7 @@ export async function render({ run, layer, query, signal }) {
     filter: query.get("filter") ?? "",
     alive: query.get("alive") === "1",
     agreeing: query.get("agreeing") === "1",
+    kind: query.get("kind") ?? "",
   };
   if (!chosen.some((column) => column.name === state.sort)) state.sort = "cell";
   /** @type {number[]} */
@@ -185,9 +187,11 @@ export async function render({ run, layer, query, signal }) {
     const column = /** @type {Column} */ (chosen.find((each) => each.name === state.sort));
     const needle = state.filter.trim().toLowerCase();
     const keys = Array.from({ length: count }, (_, i) => column.key(columns, i));
+    const isOfKind = kinds.of(labelled, state.kind);
     rows = [];
     for (let i = 0; i < count; i++) {
       if (
+        !isOfKind(layer, i) ||
         (state.alive && columns.dead[i]) ||
         (state.agreeing && !columns.agreement?.[i]) ||
         (needle && !searched[i].includes(needle))
@@ -217,6 +221,7 @@ export async function render({ run, layer, query, signal }) {
     if (state.filter) asked.set("filter", state.filter);
     if (state.alive) asked.set("alive", "1");
     if (state.agreeing) asked.set("agreeing", "1");
+    if (state.kind) asked.set("kind", state.kind);
     return asked;
   }
 
@@ -314,6 +319,11 @@ export async function render({ run, layer, query, signal }) {
         { class: "controls" },
         h("label", { for: "filter" }, "Filter"),
         filter,
+        kinds.choice(labelled, state.kind, (name) => {
+          state.kind = name;
+          box.scrollTop = 0;
+          arrange(true);
+        }),
         toggle("alive", "hide dead"),
         toggle("agreeing", "agreement above 0"),
         said,

@@ -17,7 +17,8 @@ const PAUSE = 120;
 const NEAR = 3;
 /** The hue that shows a measure of keys, of values, of what people found. */
 const HUES = { key: "--fire", value: "--say", people: "--blue" };
-const KINDS = ["--rule", "--blue", "--fire", "--say"];
+/** The hues of levels that have names, from the first on. */
+const KINDS = Array.from({ length: 11 }, (_, level) => `--kind${level}`);
 
 /**
  * `#rgb`, `#rrggbb` or `rgb(…)` as three numbers.

@@ -3,6 +3,7 @@
 import { link, parse } from "./cells.js";
 import * as data from "./data.js";
 import { h, replace } from "./dom.js";
+import * as kinds from "./kinds.js";
 import { bar, cellLink, failure, preview, token } from "./parts.js";
 import { counted, fnv1a, number, visible, whole, words } from "./text.js";
 
@@ -14,6 +15,13 @@ const SNIPPET = 60;
 /** @param {import("./app.js").Place} place */
 export async function render({ run, query, signal }) {
   const asked = query.get("q") ?? "";
+  const labelled = await data.kinds();
+  const kind = query.get("kind") ?? "";
+  const isOfKind = kinds.of(labelled, kind);
+  /** @param {string} name */
+  const look = (name) => {
+    location.hash = `#/search?q=${encodeURIComponent(field.value)}${name ? `&kind=${name}` : ""}`;
+  };
   const field = h("input", {
     id: "q",
     type: "search",
@@ -25,7 +33,7 @@ export async function render({ run, query, signal }) {
   });
   const go = /** @param {Event} event */ (event) => {
     event.preventDefault();
-    location.hash = `#/search?q=${encodeURIComponent(field.value)}`;
+    look(kind);
   };
   const said = h("div", { class: "results" });
   const phrases = h("div", { class: "results" });
@@ -38,6 +46,7 @@ export async function render({ run, query, signal }) {
       { class: "controls big", role: "search", onsubmit: go },
       h("label", { for: "q" }, "Token, phrase or cell"),
       field,
+      kinds.choice(labelled, kind, look),
       h("button", { type: "submit" }, "Search"),
     ),
     asked.trim()
@@ -57,7 +66,9 @@ export async function render({ run, query, signal }) {
             phrases,
           ),
         )
-      : examples(),
+      : kind
+        ? ofKind(isOfKind, signal)
+        : examples(),
   );
   const address = parse(asked);
   if (address && data.axis.locate(address)) {
@@ -66,14 +77,37 @@ export async function render({ run, query, signal }) {
   }
   if (asked.trim()) {
     /** @param {HTMLElement} place @param {(place: HTMLElement) => Promise<void>} fill */
-    const look = (place, fill) => {
+    const fillIn = (place, fill) => {
       replace(place, h("p", { class: "soft" }, "Looking …"));
       fill(place).catch((error) => replace(place, failure(error)));
     };
-    look(said, (place) => tokens(place, asked, query.get("token"), run, signal));
-    look(phrases, (place) => triggers(place, asked, run, signal));
+    fillIn(said, (place) => tokens(place, asked, query.get("token"), run, signal, { kind, isOfKind }));
+    fillIn(phrases, (place) => triggers(place, asked, run, signal, isOfKind));
   }
   return { title: asked ? `Search: ${asked}` : "Search", body };
+}
+
+/** @typedef {(layer: number, cell: number) => boolean} IsOfKind */
+
+/** The cells of a kind, if nothing else is asked. @param {IsOfKind} isOfKind @param {AbortSignal} signal */
+function ofKind(isOfKind, signal) {
+  const { axis } = data;
+  const cells = Array.from({ length: axis.length }, (_, place) => axis.split(place)).filter(({ layer, cell }) =>
+    isOfKind(layer, cell),
+  );
+  return h(
+    "div",
+    { class: "results" },
+    h("p", { class: "soft", role: "status" }, `${counted(cells.length, "cell")} of this kind.`),
+    listed(cells, ({ layer, cell }) =>
+      h(
+        "li",
+        {},
+        h("span", { class: "hit" }, cellLink(layer, cell)),
+        preview(axis.address(layer, cell), signal, { triggers: 1, promoted: 5 }),
+      ),
+    ),
+  );
 }
 
 /** @param {string} text */
@@ -133,8 +167,8 @@ export function meant(pieces, asked) {
   return found.map(([how, , id]) => ({ id, exact: how < 3 }));
 }
 
-/** @param {HTMLElement} place @param {string} asked @param {string | null} wanted @param {data.Run} run @param {AbortSignal} signal */
-async function tokens(place, asked, wanted, run, signal) {
+/** @param {HTMLElement} place @param {string} asked @param {string | null} wanted @param {data.Run} run @param {AbortSignal} signal @param {{kind: string, isOfKind: IsOfKind}} only */
+async function tokens(place, asked, wanted, run, signal, only) {
   if (!run.lens) {
     replace(
       place,
@@ -163,7 +197,7 @@ async function tokens(place, asked, wanted, run, signal) {
       "a",
       {
         class: "chip",
-        href: `#/search?q=${encodeURIComponent(asked)}&token=${id}`,
+        href: `#/search?q=${encodeURIComponent(asked)}&token=${id}${only.kind ? `&kind=${only.kind}` : ""}`,
         "aria-current": id === chosen ? "true" : null,
       },
       token(pieces[id]),
@@ -171,6 +205,8 @@ async function tokens(place, asked, wanted, run, signal) {
     ),
   );
   const page = await data.tokens(chosen);
+  const those = (/** @type {data.Speaker[] | undefined} */ list) =>
+    (list ?? []).filter(({ layer, cell }) => only.isOfKind(layer, cell));
   replace(
     place,
     h("nav", { class: "chips", "aria-label": "Tokens it may mean" }, chips),
@@ -180,8 +216,8 @@ async function tokens(place, asked, wanted, run, signal) {
         { class: "soft small" },
         `${whole(all.length)} tokens contain it; the ${offered.length} nearest are offered.`,
       ),
-    speakers("promote", pieces[chosen], page.promoted[chosen] ?? [], "say", signal),
-    speakers("demote", pieces[chosen], page.demoted[chosen] ?? [], "unsay", signal),
+    speakers("promote", pieces[chosen], those(page.promoted[chosen]), "say", signal),
+    speakers("demote", pieces[chosen], those(page.demoted[chosen]), "unsay", signal),
   );
 }
 
@@ -323,14 +359,15 @@ export function finder(text, asked) {
   };
 }
 
-/** @param {HTMLElement} place @param {string} asked @param {data.Run} run @param {AbortSignal} signal */
-async function triggers(place, asked, run, signal) {
+/** @param {HTMLElement} place @param {string} asked @param {data.Run} run @param {AbortSignal} signal @param {IsOfKind} isOfKind */
+async function triggers(place, asked, run, signal, isOfKind) {
   /** @param {string} text */
   const quote = (text) => h("q", {}, h("bdi", {}, visible(text)));
   await phrase(
     asked,
     run,
-    (found) => {
+    (all) => {
+      const found = { ...all, hits: all.hits.filter(({ layer, cell }) => isOfKind(layer, cell)) };
       const none = found.unknown.length ? found.unknown : [asked.trim()];
       if (!found.hits.length && found.done)
         return replace(

@@ -1,5 +1,6 @@
 // @ts-check
 /** Undoes the packing of the large answers (web/pack.py): an export consists mostly of those. */
+import { bytes } from "./text.js";
 
 /** @typedef {import("./cells.js").Cells} Cells */
 /** @typedef {import("../types.js").Packing} Packing */
@@ -48,6 +49,12 @@ export function cell(packed, packing) {
     negative: side(packed.negative),
     histogram: packed.histogram && histogram(packed.histogram),
   };
+}
+
+/** @param {import("../types.js").Kinds} packed @returns {import("./kinds.js").Kinds} */
+export function kinds({ kinds, data }) {
+  const pairs = bytes(data);
+  return { kinds, labels: Uint16Array.from({ length: pairs.length / 2 }, (_, i) => pairs[2 * i] | (pairs[2 * i + 1] << 8)) };
 }
 
 /**
