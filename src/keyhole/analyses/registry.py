@@ -27,6 +27,8 @@ BUILT_IN = (
     "composition",
     "refinement",
     "cases",
+    "space",
+    "ablation",
     "shading",
 )
 """Files of this folder, each with a record ANALYSIS, in the order in which they are run."""
