@@ -16,12 +16,13 @@ from ..common.checks import whole
 from ..errors import RunError, UsageError
 from ..lens.head import Head
 from ..lens.lenses import LENSES, check_lens
+from ..lens.maps import Maps
 from ..models.model import SPLIT, Model
 from ..models.rerun import model_of
 from ..store import layout, manifest, tables
 from ..store.run import Run
 from ..store.values import Values
-from . import heldout, passing, reading, registry, section5
+from . import heldout, mapping, passing, reading, registry, section5
 from .record import Analysis, Begin, Observer
 
 Progress = Callable[[str, int], Callable[[int], None]]
@@ -162,7 +163,24 @@ class _Inputs:
         return Head(self.model)
 
     @cached_property
+    def maps(self) -> mapping.Fitted | None:
+        """None if there is too little text, and no lens needs them."""
+        if "mapped" not in self._lenses and mapping.too_few(self.run, int(self.head.weight.shape[1])):
+            return None
+        return mapping.fit(self.run, self.head, self.begin("maps between layers"))
+
+    def _read_through_maps(self) -> None:
+        """Give the head the maps that are stored in the run. They are fitted and stored first, if there are none."""
+        stored = Maps.read(self.run, mapping.settings(self.run))
+        if stored is None and self.maps is not None:
+            stored = self.maps.maps
+            stored.save(self.run)
+        self.head.maps = stored
+
+    @cached_property
     def lenses(self) -> list[Values]:
+        if "mapped" in self._lenses:
+            self._read_through_maps()
         found = [
             reading.read_values(self.run, self.head, lens, mask=self._mask, begin=self.begin(f"values, lens {lens}"))
             for lens in self._lenses

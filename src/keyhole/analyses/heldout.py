@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from ..errors import CorpusError
 from ..inputs import corpus
+from ..store import layout
 from ..store.run import Run
 from . import targets
 from .record import Column, Fact, Facts
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 FEWEST = 10
 """Fewest sentences for which a rate is meaningful."""
+FEWEST_DOCUMENTS = 20
+"""Fewest documents that can be resampled as a whole. Prefixes are, if there are fewer."""
 FACTS = {
     "prefixes": Column("BIGINT", "prefixes it was measured on, one per unit of text"),
     "unit": Column("VARCHAR", "what a unit of text is: `sentence`, `line` or `document`"),
@@ -40,8 +44,15 @@ class Prefixes:
     """the prefixes"""
     following: list[int]
     """the token after each"""
+    documents: list[int]
+    """the document that each is from"""
     facts: dict[str, Fact]
     """where they come from: a value per key of `FACTS`"""
+
+    @property
+    def clusters(self) -> npt.NDArray[np.int64] | None:
+        """The document of each prefix if documents are what intervals resample; None if prefixes are."""
+        return clustered(self.documents)
 
 
 def prefixes(
@@ -55,15 +66,18 @@ def prefixes(
         names = [str(name) for name in valid]
         field = run.manifest["config"]["text_field"] if any(_has_fields(name) for name in names) else None
         units = corpus.units(names, kind, text_field=field, language=run.manifest["config"]["language"])
-        texts = _reservoir((unit.text for unit in units), samples, random)
-        sentences = model.tokenize(texts) if texts else []
+        kept = _reservoir(units, samples, random)
+        sentences = model.tokenize([unit.text for unit in kept]) if kept else []
+        documents = [unit.document for unit in kept]
         source, files, what = "valid", ", ".join(os.path.basename(name) for name in names), ", ".join(names)
     else:
         chosen = held if len(held) else np.arange(int(run.manifest["corpus"]["units"]))
         chosen = np.sort(random.permutation(chosen)[:samples])
         sentences = [[int(i) for i in run.unit_tokens(int(unit))] for unit in chosen]
+        documents = [int(i) for i in layout.load_array(run.path, "unit_documents")[chosen]]
         source, files = "held out" if len(held) else "corpus", ""
         what = "what the scan held out" if len(held) else "the corpus"
+    documents = [document for document, sentence in zip(documents, sentences, strict=True) if len(sentence) > 1]
     sentences = [sentence[:room] for sentence in sentences if len(sentence) > 1]
     if len(sentences) < FEWEST:
         raise CorpusError(
@@ -74,6 +88,7 @@ def prefixes(
     return Prefixes(
         [sentence[:length] for sentence, length in zip(sentences, cut, strict=True)],
         [sentence[length] for sentence, length in zip(sentences, cut, strict=True)],
+        documents,
         {
             "prefixes": len(sentences),
             "unit": kind,
@@ -83,6 +98,12 @@ def prefixes(
             "seed": seed,
         },
     )
+
+
+def clustered(documents: Sequence[int]) -> npt.NDArray[np.int64] | None:
+    """Documents as clusters, if there are enough of them to resample, and some has more than one prefix."""
+    found = np.asarray(documents, np.int64)
+    return found if FEWEST_DOCUMENTS <= len(np.unique(found)) < len(found) else None
 
 
 def note(facts: Facts) -> str:

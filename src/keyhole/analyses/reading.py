@@ -33,6 +33,8 @@ def read_values(
         "masked": mask,
         "fingerprint": run.manifest["model"]["fingerprint"],
     }
+    if lens == "mapped" and head.maps is not None:
+        settings["maps"] = dict(head.maps.settings)
     if layout.read_lens(run.path, lens) == settings:
         return Values(run, lens)
     layout.drop_lens(run.path, lens)
@@ -49,7 +51,7 @@ def read_values(
         values = oriented(run, head, layer)
         norms.append(values.norm(dim=1).cpu().numpy())
         found = project(
-            head.see(lens, values),
+            head.see(lens, values, layer),
             head.weight,
             kept=KEPT,
             targets=torch.from_numpy(wanted[run.cells.span(layer)]),

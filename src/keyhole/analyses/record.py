@@ -44,6 +44,7 @@ NEEDS = {
     "head": "the model's final norm and unembedding",
     "values": "what every value says, read through the first lens",
     "lenses": "what every value says, read through each lens of `--lens`",
+    "maps": "maps from the residual of every layer to the last one",
     "prefixes": "held-out prefixes",
     "states": "what every layer does at their end",
     "observed": "what its own observer took from the same pass",

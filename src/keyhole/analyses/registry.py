@@ -27,6 +27,8 @@ BUILT_IN = (
     "composition",
     "refinement",
     "cases",
+    "space",
+    "ablation",
     "shading",
     "gates",
     "alignment",

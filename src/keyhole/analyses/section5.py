@@ -91,7 +91,7 @@ def _read(head: Head, lens: str, seen: States, promoted: Any, demoted: Any) -> d
     top_y, _ = own(seen.y)
     top_r, final_prob = own(seen.r, top_o[-1].repeat(layers))
     assert final_prob is not None
-    said = head.top(lens, seen.y.reshape(-1, width)).view(layers, n)
+    said = torch.stack([head.top(lens, y, layer) for layer, y in enumerate(seen.y)])
     active, agrees = [], []
     for layer, m in enumerate(seen.coefficients):
         fires = m > 0

@@ -6,7 +6,7 @@ scipy is imported where it is used: reading a table should not wait for it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import permutations
 from typing import Any, NamedTuple
 
@@ -95,6 +95,35 @@ def bootstrap_difference(upper: npt.NDArray[Any], lower: npt.NDArray[Any]) -> In
     random = np.random.default_rng(0)
     drawn = [_resampled(each, np.ones(len(each)), random) for each in samples]
     return Interval(difference, *_ends(drawn[0] - drawn[1]))
+
+
+def bootstrap_sums(
+    columns: npt.NDArray[Any],
+    statistic: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]],
+    clusters: npt.NDArray[Any] | None = None,
+) -> list[Interval]:
+    """Numbers that are made of sums over what was drawn, each with its interval by the bootstrap over the draws, or over clusters
+    of them. `statistic` turns the sums [..., k] of the columns [k, n] into the numbers [..., m], so that means, ratios of sums and
+    differences of these are all resampled together. A number is not known (NaN) if its denominator is 0."""
+    sums = np.stack([_clustered(column, clusters)[0] for column in np.asarray(columns, np.float64)], 1)
+    n = len(sums)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        values = statistic(sums.sum(0))
+        if n < 2:
+            return [Interval(float(value)) for value in values]
+        random = np.random.default_rng(0)
+        drawn = np.empty((RESAMPLED, sums.shape[1]))
+        step = max(1, (1 << 22) // n)
+        for at in range(0, RESAMPLED, step):
+            rows = min(step, RESAMPLED - at)
+            picked = random.integers(0, n, (rows, n)) + n * np.arange(rows)[:, None]
+            counts = np.bincount(picked.ravel(), minlength=rows * n).reshape(rows, n)
+            drawn[at : at + rows] = counts @ sums
+        found = statistic(drawn)
+    return [
+        Interval(float(value), *_ends(known)) if len(known := each[np.isfinite(each)]) else Interval(float(value))
+        for value, each in zip(values, found.T, strict=True)
+    ]
 
 
 def _clustered(

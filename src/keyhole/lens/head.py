@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ..errors import ModelError
+from ..errors import ModelError, UsageError
 from . import project
-from .lenses import LENSES, Norm, check_lens, measure
+from .lenses import LENSES, PER_LAYER, Norm, check_lens, measure
+from .maps import Map, Maps, missing
 
 if TYPE_CHECKING:
     from ..models.model import Model
@@ -41,6 +42,8 @@ class Head:
         self.scale /= float(getattr(model.config, "logits_scaling", None) or 1.0)
         bias = getattr(output, "bias", None)
         self.bias = bias.float() if isinstance(bias, Tensor) else None
+        self.maps: Maps | None = None
+        """the maps that the lens `mapped` reads through, once they are fitted"""
 
     @property
     def vocabulary(self) -> int:
@@ -80,6 +83,14 @@ class Head:
         plain = self.scale == 1.0 and self.cap is None
         return logits if plain else self.capped(logits.float() * self.scale)
 
+    @torch.inference_mode()
+    def without_norm(self, residuals: Tensor) -> Tensor:
+        """Logits of residuals as if there were no final norm, in float32; bias, scale and cap stay."""
+        logits = torch.empty(len(residuals), self.vocabulary, device=self.weight.device)
+        project.multiply(residuals.float(), self.weight, logits)
+        logits = logits if self.bias is None else logits + self.bias
+        return self.capped(logits * self.scale)
+
     def capped(self, logits: Tensor) -> Tensor:
         """Logits through the model's cap, if it has one."""
         return logits if self.cap is None else torch.tanh(logits / self.cap) * self.cap
@@ -99,14 +110,32 @@ class Head:
         return torch.cat(tops), torch.cat(probabilities) if tokens is not None else None
 
     @torch.inference_mode()
-    def top(self, lens: str, vectors: Tensor) -> Tensor:
-        """The top token of each vector [n, model] through a lens."""
-        seen = project.blocks(self.see(lens, vectors), self.weight)
+    def top(self, lens: str, vectors: Tensor, layer: int | Tensor | None = None) -> Tensor:
+        """The top token of each vector [n, model] of a layer through a lens."""
+        seen = project.blocks(self.see(lens, vectors, layer), self.weight)
         return torch.cat([project.first_tokens(logits, summed=False)[0] for _, logits in seen])
 
-    def see(self, lens: str, vectors: Tensor) -> Tensor:
-        """Vectors as a lens changes them before they meet the unembedding."""
-        return LENSES[check_lens(lens)](vectors.float(), lambda: self.norm)
+    def see(self, lens: str, vectors: Tensor, layer: int | Tensor | None = None) -> Tensor:
+        """Vectors as a lens changes them before they meet the unembedding. Only `mapped` needs to know the layer that they are
+        of: one for all, or one for each, [n]."""
+        lens, vectors = check_lens(lens), vectors.float()
+        if not isinstance(layer, Tensor):
+            return LENSES[lens](vectors, self, layer)
+        if lens not in PER_LAYER:
+            return LENSES[lens](vectors, self, None)
+        seen = torch.empty_like(vectors)
+        for each in sorted(set(layer.tolist())):
+            here = (layer == each).nonzero().flatten().to(vectors.device)
+            seen[here] = LENSES[lens](vectors[here], self, int(each))
+        return seen
+
+    def map_of(self, layer: int | None) -> Map:
+        """The map from a layer's residual to the last one."""
+        if self.maps is None:
+            raise missing()
+        if layer is None:
+            raise UsageError("The lens 'mapped' has a map per layer: say which layer the vectors are of.")
+        return self.maps.at(layer, self.weight.device)
 
     def post_norm(self, layer: int) -> Norm | None:
         """The norm between a layer and the residual, measured; None if there is none."""

@@ -1,10 +1,11 @@
 """The lenses: how a vector is changed before it meets the unembedding.
 
-A lens is one entry of `LENSES`. Both read a value vector as logits without the head's bias, cap or scale, because a value is
+A lens is one entry of `LENSES`. All read a value vector as logits without the head's bias, cap or scale, because a value is
 one summand of many:
 
     raw     v·E                       the paper's
     norm    (g ⊙ (v − c·mean v))·E    the final norm's gain g is folded in; a LayerNorm centres (c = 1), an RMSNorm does not
+    mapped  norm of v·M_ℓ             v is first taken from its layer's basis to the last one's, by a linear map (`maps.py`)
 
 The gain is folded into the vectors, so the unembedding is never copied.
 """
@@ -14,12 +15,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import UsageError
 from ..store.values import LENSES as NAMES
+from .maps import Map
 
 
 @dataclass(frozen=True)
@@ -53,13 +56,26 @@ def measure(norm: nn.Module, width: int, device: torch.device) -> Norm:
     return Norm(gain.clone(), bias.clone(), centres)
 
 
-Lens = Callable[[Tensor, Callable[[], Norm]], Tensor]
-"""From float32 vectors [n, model], and a function that measures the final norm, to the vectors that meet the unembedding."""
+class Reader(Protocol):
+    """What a lens can ask for: the head's final norm, and the map of a layer."""
+
+    @property
+    def norm(self) -> Norm: ...
+
+    def map_of(self, layer: int | None) -> Map: ...
+
+
+Lens = Callable[[Tensor, Reader, int | None], Tensor]
+"""From float32 vectors [n, model] of a layer to the vectors that meet the unembedding. The layer may be None if the lens treats
+all layers alike."""
 
 LENSES: dict[str, Lens] = {
-    "raw": lambda vectors, final_norm: vectors,
-    "norm": lambda vectors, final_norm: final_norm().fold(vectors),
+    "raw": lambda vectors, head, layer: vectors,
+    "norm": lambda vectors, head, layer: head.norm.fold(vectors),
+    "mapped": lambda vectors, head, layer: head.norm.fold(head.map_of(layer).summands(vectors)),
 }
+PER_LAYER = {"mapped"}
+"""The lenses that read each layer in its own way."""
 assert tuple(LENSES) == NAMES, "the lenses that a run can store are listed in store/values.py"
 
 

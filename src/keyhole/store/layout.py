@@ -17,6 +17,7 @@ its files are written:
     analyses.json               per group its settings, and size and sha256 of its files
     tables.duckdb               the tables
     values_LENS_*.npy           what every value says: tokens and logits at both ends, max_prob, entropy, norms, the index by token
+    maps_linear.npy maps_offset.npy     per layer the affine map to the last layer's residual, which the lens `mapped` reads through
     similar_cells.npy similar_cosines.npy       for every cell the cells with the most similar values
     shading.npy                 one byte per token shown with a trigger; shading_offsets says where each cell's bytes begin
     histograms.npy              [cells, bins] coefficients over a sample of the corpus
@@ -63,11 +64,12 @@ NEGATIVE = "_negative"
 """Ends the names of the arrays that hold the triggers with negative coefficients."""
 SHADING = ("shading", "shading_offsets", "histograms")
 SIMILAR = ("similar_cells", "similar_cosines")
+MAPS = ("maps_linear", "maps_offset")
 CHECK_ON_OPEN = 256 << 20
 """Largest run, in bytes, whose checksums are compared whenever it is opened. `verify` compares those of any run."""
 
 _TRIGGERS = (f"(?:{name})(?:{NEGATIVE})?" for name in TRIGGERS)
-_ARRAYS = "|".join((*CORPUS, *STATISTICS, ORIENTATION, *_TRIGGERS, *SHADING, *SIMILAR))
+_ARRAYS = "|".join((*CORPUS, *STATISTICS, ORIENTATION, *_TRIGGERS, *SHADING, *SIMILAR, *MAPS))
 _FILES = re.compile(
     rf"(?:manifest|log|tokenizer|analyses)\.json|(?:{_ARRAYS}|values_\w+|cells_\w+)\.npy|tables\.duckdb(?:\.new)?(?:\.wal)?"
     r"|notes\.jsonl|lock|report/index\.html|annotations/[a-z0-9_-]+\.jsonl"
@@ -410,6 +412,19 @@ def read_lens(path: Path, lens: str) -> dict[str, Any] | None:
 
 def drop_lens(path: Path, lens: str) -> None:
     drop_group(path, f"values_{lens}")
+
+
+def save_maps(path: Path, settings: dict[str, Any]) -> None:
+    save_group(path, "maps", settings, [f"{name}.npy" for name in MAPS])
+
+
+def read_maps(path: Path) -> dict[str, Any] | None:
+    """The settings with which the maps between layers were fitted; None if they are not stored."""
+    return _settings(path, "maps")
+
+
+def drop_maps(path: Path) -> None:
+    drop_group(path, "maps")
 
 
 def save_similar(path: Path) -> None:

@@ -13,7 +13,7 @@ from ..errors import RunDamaged, RunError, UsageError
 from . import layout
 from .run import Run
 
-LENSES = ("raw", "norm")
+LENSES = ("raw", "norm", "mapped")
 ARRAYS = (
     *(f"{side}_{name}" for side in ("top", "bottom") for name in ("tokens", "logits")),
     *(f"index_{side}_{name}" for side in ("top", "bottom") for name in ("offsets", "places")),
