@@ -54,6 +54,7 @@ def describe_model(model: Model) -> dict[str, Any]:
         "input": model.kind.name,
         "cells": model.cells.as_json(),
         "signed": model.signed,
+        **({"control": model.control.to_json()} if model.control else {}),
         **({"edits": [edit.to_json() for edit in model.edits]} if model.edits else {}),
     }
 

@@ -17,6 +17,7 @@ from ..cells import Cells
 from ..common.output import printable
 from ..errors import RunDamaged, RunError, UsageError
 from . import layout, manifest
+from .control import control_of
 from .vocabulary import Vocabulary
 
 SAFE_SUM = 2.0**62
@@ -487,5 +488,6 @@ class Run:
         return sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file())
 
     def __repr__(self) -> str:
-        source = self.manifest["model"]["source"]
-        return printable(f"<keyhole.Run {self.path}: {source}, {self.cells.summary}>")
+        source, control = self.manifest["model"]["source"], control_of(self.manifest)
+        said = f" with {control.title}" if control else ""
+        return printable(f"<keyhole.Run {self.path}: {source}{said}, {self.cells.summary}>")

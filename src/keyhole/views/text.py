@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from ..common import output
 from ..common.output import printable
+from ..store.control import control_of
 from ..store.run import Run
 
 
@@ -21,9 +22,11 @@ def number(value: float, form: str) -> str:
 
 
 def model_name(run: Run) -> str:
-    """The model's name. Of an absolute path only the last part: the folder means nothing elsewhere."""
-    source = str(run.manifest["model"]["source"])
-    return os.path.basename(os.path.normpath(source)) if os.path.isabs(source) else source
+    """The model's name, and which control it is if it is one. Of an absolute path only the last part: the folder means nothing
+    elsewhere."""
+    source, control = str(run.manifest["model"]["source"]), control_of(run.manifest)
+    name = os.path.basename(os.path.normpath(source)) if os.path.isabs(source) else source
+    return f"{name} with {control.title}" if control else name
 
 
 def decimal(value: Any, digits: int | None = None) -> str:
