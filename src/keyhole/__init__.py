@@ -27,8 +27,14 @@ if TYPE_CHECKING:
     from .store.run import Cell, Run, Stats, Trigger
     from .store.run import Run as open
     from .uses import prompt
+    from .views.report import write as report
 
-_MODULES = {"intervene": "models.intervene", "prompt": "uses.prompt", "shading": "store.shading"}
+_MODULES = {
+    "intervene": "models.intervene",
+    "prompt": "uses.prompt",
+    "report": "views.report.write",
+    "shading": "store.shading",
+}
 _WHERE = {
     "Cell": "store.run",
     "Edit": "models.intervene",
@@ -62,6 +68,7 @@ __all__ = [
     "merge",
     "open",
     "prompt",
+    "report",
     "scan",
     "shading",
     "verify",

@@ -105,20 +105,35 @@ def report(
     ] = False,
     svg: Annotated[Path | None, typer.Option(help="Also write the figures into this folder, as SVG.")] = None,
     png: Annotated[Path | None, typer.Option(help="Also write the figures into this folder, as PNG.")] = None,
+    beside: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Another run to show beside this one: a control, another corpus, another model. May be repeated."
+        ),
+    ] = None,
+    markdown: Annotated[
+        Path | None, typer.Option(help="Also write the claims into this file, as a Markdown table.")
+    ] = None,
 ) -> None:
     """Write report/index.html into the run: every figure for this model, with verdicts on the paper's claims. It opens offline."""
+    from ..common.files import disk_errors, replace_bytes
     from ..store.run import Run
     from ..views.report import write as page
 
-    opened = Run(run)
+    opened, others = Run(run), [Run(other) for other in beside or []]
     if as_json:
-        put_json(page.data(opened))
+        put_json(page.data(opened, others))
         return
-    say(printable(str(page.write(opened))))
+    say(printable(str(page.write(opened, others))))
     for folder, kind in ((svg, "svg"), (png, "png")):
         if folder:
-            for file in page.save_figures(opened, folder, kind):
+            for file in page.save_figures(opened, folder, kind, others):
                 say(printable(str(file)))
+    if markdown:
+        with disk_errors(markdown, full="Make room, and run the same command again.", refused="Choose another file."):
+            markdown.parent.mkdir(parents=True, exist_ok=True)
+            replace_bytes(markdown, page.markdown(opened, others).encode("utf-8", "replace"), alone=False)
+        say(printable(str(markdown)))
 
 
 def serve(
