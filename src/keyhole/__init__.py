@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from .analyses.analyze import analyze
+    from .analyses.compare import compare
     from .errors import KeyholeError
     from .models import intervene
     from .models.families import FAMILIES, Family
@@ -46,6 +47,7 @@ _WHERE = {
     "Stats": "store.run",
     "Trigger": "store.run",
     "analyze": "analyses.analyze",
+    "compare": "analyses.compare",
     "load": "models.load",
     "merge": "scanning.merge",
     "scan": "scanning.scan",
@@ -63,6 +65,7 @@ __all__ = [
     "Stats",
     "Trigger",
     "analyze",
+    "compare",
     "intervene",
     "load",
     "merge",

@@ -1,4 +1,4 @@
-"""Commands that look at a finished run: info, show, table, sql, tokens, report, serve, export, annotations."""
+"""Commands that look at a finished run: info, show, table, sql, tokens, report, compare, serve, export, annotations."""
 
 from __future__ import annotations
 
@@ -134,6 +134,24 @@ def report(
             markdown.parent.mkdir(parents=True, exist_ok=True)
             replace_bytes(markdown, page.markdown(opened, others).encode("utf-8", "replace"), alone=False)
         say(printable(str(markdown)))
+
+
+def compare(
+    a: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
+    b: Annotated[Path, typer.Argument(help="A run of the same model over another corpus.", show_default=False)],
+    cells: Annotated[int, typer.Option(help="List at most this many cells that look different.", min=0)] = 20,
+    seed: Annotated[int, typer.Option(help="The seed of the null, which deals cells out anew.", min=0)] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, with the numbers of every cell.")] = False,
+) -> None:
+    """One model over two corpora: how far a cell's triggers agree, per layer, and the cells that look different."""
+    from ..analyses.compare import compare as run_compare
+    from ..views import compared, terminal
+
+    found = run_compare(a, b, cells=cells, seed=seed)
+    if as_json:
+        put_json(found.to_json())
+        return
+    terminal.console().print(compared.comparison(found))
 
 
 def serve(
