@@ -157,8 +157,8 @@ def test_runs_are_named_by_what_tells_them_apart(runs: dict[str, Path], tmp_path
     assert beside.labels([one, copy]) == ["tiny on one.txt in run-one", "tiny on one.txt in copy"]
     (tmp_path / "elsewhere").mkdir()
     namesake = keyhole.open(shutil.copytree(runs["one"], tmp_path / "elsewhere" / "run-one"))
-    names = beside.labels([one, namesake])
-    assert len(set(names)) == 2
+    assert beside.labels([one, namesake]) == [f"tiny on one.txt in run-one ({number})" for number in (1, 2)]
+    assert beside.labels([one, two, control])[2] == "tiny with random weights, seed 0"
 
 
 def test_a_run_is_not_shown_beside_itself_nor_too_many(runs: dict[str, Path], tmp_path: Path) -> None:

@@ -90,13 +90,15 @@ def check(run: Run, runs: Sequence[Run]) -> None:
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
-    """A name for each run by what tells them apart: the model and its control; if that is not enough also the corpus, then the
-    directory."""
-    for parts in range(1, 4):
-        names = [" ".join(_parts(run)[:parts]) for run in runs]
-        if len(set(names)) == len(names):
-            return names
-    return [f"{name} ({number})" for number, name in enumerate(names, 1)]
+    """A name for each run by what tells it apart: the model and its control; if another has the same also the corpus, then the
+    directory, then a number."""
+    told = [_parts(run) for run in runs]
+    names = []
+    for number, mine in enumerate(told, 1):
+        same = [parts for parts in told if parts[:1] == mine[:1]]
+        size = next((size for size in (1, 2, 3) if [parts[:size] for parts in same].count(mine[:size]) == 1), 4)
+        names.append(" ".join((*mine, f"({number})")[:size]))
+    return names
 
 
 def _parts(run: Run) -> tuple[str, str, str]:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -133,13 +133,10 @@ def compare(
     cells, seed = whole("cells", cells, 0), whole("seed", seed, 0)
     check(here, [there])
     _check_one_model(here, there)
-    sides = [_Side(run, min(here.top, there.top)) for run in (here, there)]
-    usable = {name: _enough(sides[0].slots[name]) & _enough(sides[1].slots[name]) for name in MEASURES}
+    sides = [_Side(run, np.arange(len(run.cells)), min(here.top, there.top)) for run in (here, there)]
+    found = _measured(sides)
+    usable = {name: ~np.isnan(each) for name, each in found.items()}
     turned = usable["triggers"] & (here.orientation != there.orientation)
-    found = {
-        name: np.where(usable[name], measure(sides[0].slots[name], sides[1].slots[name]), np.nan)
-        for name, measure in MEASURES.items()
-    }
     random = np.random.default_rng(seed)
     null = {name: _dealt(here, sides, name, usable[name], random) for name in MEASURES}
 
@@ -174,16 +171,29 @@ def _check_one_model(here: Run, there: Run) -> None:
 
 
 class _Side:
-    """The triggers of every cell in one run, [cells, top]: their prefixes, last and next tokens; −1 where there is none."""
+    """The triggers of some cells in one run, [cells, top]: their prefixes, last and next tokens; −1 where there is none."""
 
-    def __init__(self, run: Run, top: int) -> None:
+    def __init__(self, run: Run, places: Ints, top: int) -> None:
         self.run, self.top = run, top
-        units, positions = np.asarray(run.units[:, :top]), np.asarray(run.positions[:, :top])
+        units, positions = run.units[places, :top], run.positions[places, :top]
         self.slots: dict[str, Ints] = {
             "triggers": prefix_keys(run, units, positions),
             "last": run.last_tokens(units, positions),
             "next": run.next_tokens(units, positions),
         }
+
+
+def measure_cells(runs: Sequence[Run], places: Ints, top: int) -> dict[str, Floats]:
+    """[places] the share of triggers that two runs share, and the overlap of last and next tokens; NaN for a cell with too few."""
+    return _measured([_Side(run, places, top) for run in runs])
+
+
+def _measured(sides: Sequence[_Side]) -> dict[str, Floats]:
+    a, b = (side.slots for side in sides)
+    return {
+        name: np.where(_enough(a[name]) & _enough(b[name]), measure(a[name], b[name]), np.nan)
+        for name, measure in MEASURES.items()
+    }
 
 
 def prefix_keys(run: Run, units: npt.NDArray[Any], positions: npt.NDArray[Any]) -> Ints:

@@ -164,6 +164,10 @@ def serve(
     token: Annotated[
         str | None, typer.Option(help="Required from every client.  [default: a random one if --host needs it]")
     ] = None,
+    beside: Annotated[
+        Path | None,
+        typer.Option(help="Another run of the same cells (another corpus, a control), shown beside each cell."),
+    ] = None,
     model: ModelNow = None,
     trust_remote_code: TrustRemoteCode = False,
 ) -> None:
@@ -179,6 +183,7 @@ def serve(
         token=token,
         model=model,
         trust_remote_code=trust_remote_code,
+        beside=Run(beside) if beside else None,
     )
 
 
@@ -186,6 +191,10 @@ def export(
     run: RunPath,
     site: Annotated[Path, typer.Argument(help="The folder to write.")],
     force: Annotated[bool, typer.Option("--force", help="Replace the export that is there.")] = False,
+    beside: Annotated[
+        Path | None,
+        typer.Option(help="Another run of the same cells (another corpus, a control), shown beside each cell."),
+    ] = None,
 ) -> None:
     """Write the explorer as files for any static host, without prompts and saving. Look: python -m http.server -d SITE"""
     from ..export.site import export as write
@@ -193,7 +202,8 @@ def export(
     from ..views.progress import Stages
 
     with Stages() as progress:
-        done = write(Run(run), site, force=force, progress=progress)
+        other = Run(beside) if beside else None
+        done = write(Run(run), site, force=force, beside=other, progress=progress)
     where = printable(str(site))
     say(f"{where}: {done.files:,} files, {done.bytes / 1e6:,.1f} MB. Look: python -m http.server -d {where}")
 

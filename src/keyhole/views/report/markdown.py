@@ -7,12 +7,14 @@ from collections.abc import Sequence
 
 from ...analyses import registry
 from ...analyses.beside import Compared, Other
-from ...analyses.claims import p_value
 from ...analyses.measured import Measured
 from ...analyses.record import Figure, Verdict
 from ...common.output import printable
 from .. import text
-from .page import compared_with, counted, effect, path
+from .page import adjusted, compared_with, counted, effect, path
+
+LETTERS = "BCDE"
+"""What other runs are called in the table, in their order."""
 
 
 def table(measured: Measured, others: Sequence[Other] = ()) -> str:
@@ -33,14 +35,14 @@ def table(measured: Measured, others: Sequence[Other] = ()) -> str:
     said = ", ".join(f"{count} {outcome}" for outcome, count in counted([each for _, each in claims]).items())
     lines += [f"{len(claims)} claims: {said}.", ""]
     lines += [
-        f"Beside it: **{_cell(each.name)}**"
+        f"Beside it, {letter}: **{_cell(each.name)}**"
         + (f" (not measured there: {', '.join(each.missing)})" if each.missing else "")
         + ".\n"
-        for each in others
+        for letter, each in zip(LETTERS, others, strict=False)
     ]
     heads = ["claim", "the paper", "effect (95 % interval)", "at least", "adjusted p", "outcome"]
-    for each in others:
-        heads += [f"effect, {each.name}", f"outcome, {each.name}", f"differs from {each.name}"]
+    for letter in LETTERS[: len(others)]:
+        heads += [f"{letter}: effect", f"{letter}: outcome", f"differs from {letter}"]
     lines += [_line(heads), _line(["---"] * len(heads))]
     compared = compared_with(others)
     for figure, verdict in claims:
@@ -56,7 +58,7 @@ def _own(figure: Figure, verdict: Verdict) -> list[str]:
         figure.paper.published if figure.paper else "–",
         effect(found),
         text.significant(found.against) if found else "–",
-        p_value(verdict.adjusted).removeprefix("p = ").removeprefix("p ") if verdict.adjusted is not None else "–",
+        adjusted(verdict),
         f"**{verdict.outcome}**",
     ]
 

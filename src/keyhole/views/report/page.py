@@ -77,7 +77,7 @@ def render(measured: Measured, others: Sequence[Other] = ()) -> str:
         counts=counted([verdict for _, verdict in weighed]),
         effect=effect,
         significant=text.significant,
-        p_value=p_value,
+        adjusted=adjusted,
         others=others,
         compared=compared_with(others),
         depths=len({each.run.layers for each in others} | {run.layers}) > 1,
@@ -111,6 +111,11 @@ def compared_with(others: Sequence[Other]) -> dict[str, list[Compared]]:
             for each in claims:
                 found.setdefault(each.claim, []).append(each)
     return found
+
+
+def adjusted(verdict: Verdict) -> str:
+    """The p of a verdict after Holm's correction, without the letter; a dash if there is none."""
+    return "–" if verdict.adjusted is None else p_value(verdict.adjusted).removeprefix("p ").removeprefix("= ")
 
 
 def effect(found: Effect | Interval | None) -> str:
