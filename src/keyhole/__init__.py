@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from .analyses.analyze import analyze
+    from .analyses.compare import compare
     from .errors import KeyholeError
     from .models import intervene
     from .models.families import FAMILIES, Family
@@ -27,8 +28,14 @@ if TYPE_CHECKING:
     from .store.run import Cell, Run, Stats, Trigger
     from .store.run import Run as open
     from .uses import prompt
+    from .views.report import write as report
 
-_MODULES = {"intervene": "models.intervene", "prompt": "uses.prompt", "shading": "store.shading"}
+_MODULES = {
+    "intervene": "models.intervene",
+    "prompt": "uses.prompt",
+    "report": "views.report.write",
+    "shading": "store.shading",
+}
 _WHERE = {
     "Cell": "store.run",
     "Edit": "models.intervene",
@@ -40,6 +47,7 @@ _WHERE = {
     "Stats": "store.run",
     "Trigger": "store.run",
     "analyze": "analyses.analyze",
+    "compare": "analyses.compare",
     "load": "models.load",
     "merge": "scanning.merge",
     "scan": "scanning.scan",
@@ -57,11 +65,13 @@ __all__ = [
     "Stats",
     "Trigger",
     "analyze",
+    "compare",
     "intervene",
     "load",
     "merge",
     "open",
     "prompt",
+    "report",
     "scan",
     "shading",
     "verify",

@@ -53,8 +53,8 @@ class Site:
 
 
 @contextmanager
-def served(run: keyhole.Run, model: Model | None = None) -> Iterator[str]:
-    server = uvicorn.Server(serve.configured(create(run, model=model or small())))
+def served(run: keyhole.Run, model: Model | None = None, beside: keyhole.Run | None = None) -> Iterator[str]:
+    server = uvicorn.Server(serve.configured(create(run, model=model or small(), beside=beside)))
     with serve.bind("127.0.0.1", 0) as listening:
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import keyhole
 from keyhole.analyses import registry
 from keyhole.analyses.measured import Measured
-from keyhole.analyses.record import Shape
+from keyhole.analyses.record import OUTCOMES, Shape
 from keyhole.cells import Cells
 from keyhole.cli import app
 from keyhole.errors import RunError
@@ -252,8 +252,8 @@ def test_json(run: keyhole.Run) -> None:
     assert data["run"]["layers"] == 3
     for each in data["verdicts"].values():
         for verdict in each:
-            assert set(verdict) == {"claim", "outcome", "test", "evidence", "effect"}
-            assert verdict["outcome"] in ("holds", "does not hold", "unclear")
+            assert set(verdict) == {"claim", "outcome", "test", "evidence", "effect", "adjusted"}
+            assert verdict["outcome"] in OUTCOMES
     assert not store.report_file(run.path).exists()
 
 

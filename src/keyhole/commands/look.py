@@ -1,4 +1,4 @@
-"""Commands that look at a finished run: info, show, table, sql, tokens, report, serve, export, annotations."""
+"""Commands that look at a finished run: info, show, table, sql, tokens, report, compare, serve, export, annotations."""
 
 from __future__ import annotations
 
@@ -105,20 +105,53 @@ def report(
     ] = False,
     svg: Annotated[Path | None, typer.Option(help="Also write the figures into this folder, as SVG.")] = None,
     png: Annotated[Path | None, typer.Option(help="Also write the figures into this folder, as PNG.")] = None,
+    beside: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Another run to show beside this one: a control, another corpus, another model. May be repeated."
+        ),
+    ] = None,
+    markdown: Annotated[
+        Path | None, typer.Option(help="Also write the claims into this file, as a Markdown table.")
+    ] = None,
 ) -> None:
     """Write report/index.html into the run: every figure for this model, with verdicts on the paper's claims. It opens offline."""
+    from ..common.files import disk_errors, replace_bytes
     from ..store.run import Run
     from ..views.report import write as page
 
-    opened = Run(run)
+    opened, others = Run(run), [Run(other) for other in beside or []]
     if as_json:
-        put_json(page.data(opened))
+        put_json(page.data(opened, others))
         return
-    say(printable(str(page.write(opened))))
+    say(printable(str(page.write(opened, others))))
     for folder, kind in ((svg, "svg"), (png, "png")):
         if folder:
-            for file in page.save_figures(opened, folder, kind):
+            for file in page.save_figures(opened, folder, kind, others):
                 say(printable(str(file)))
+    if markdown:
+        with disk_errors(markdown, full="Make room, and run the same command again.", refused="Choose another file."):
+            markdown.parent.mkdir(parents=True, exist_ok=True)
+            replace_bytes(markdown, page.markdown(opened, others).encode("utf-8", "replace"), alone=False)
+        say(printable(str(markdown)))
+
+
+def compare(
+    a: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)],
+    b: Annotated[Path, typer.Argument(help="A run of the same model over another corpus.", show_default=False)],
+    cells: Annotated[int, typer.Option(help="List at most this many cells that look different.", min=0)] = 20,
+    seed: Annotated[int, typer.Option(help="The seed of the null, which deals cells out anew.", min=0)] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, with the numbers of every cell.")] = False,
+) -> None:
+    """One model over two corpora: how far a cell's triggers agree, per layer, and the cells that look different."""
+    from ..analyses.compare import compare as run_compare
+    from ..views import compared, terminal
+
+    found = run_compare(a, b, cells=cells, seed=seed)
+    if as_json:
+        put_json(found.to_json())
+        return
+    terminal.console().print(compared.comparison(found))
 
 
 def serve(
@@ -130,6 +163,10 @@ def serve(
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open the browser.")] = False,
     token: Annotated[
         str | None, typer.Option(help="Required from every client.  [default: a random one if --host needs it]")
+    ] = None,
+    beside: Annotated[
+        Path | None,
+        typer.Option(help="Another run of the same cells (another corpus, a control), shown beside each cell."),
     ] = None,
     model: ModelNow = None,
     trust_remote_code: TrustRemoteCode = False,
@@ -146,6 +183,7 @@ def serve(
         token=token,
         model=model,
         trust_remote_code=trust_remote_code,
+        beside=Run(beside) if beside else None,
     )
 
 
@@ -153,6 +191,10 @@ def export(
     run: RunPath,
     site: Annotated[Path, typer.Argument(help="The folder to write.")],
     force: Annotated[bool, typer.Option("--force", help="Replace the export that is there.")] = False,
+    beside: Annotated[
+        Path | None,
+        typer.Option(help="Another run of the same cells (another corpus, a control), shown beside each cell."),
+    ] = None,
 ) -> None:
     """Write the explorer as files for any static host, without prompts and saving. Look: python -m http.server -d SITE"""
     from ..export.site import export as write
@@ -160,7 +202,8 @@ def export(
     from ..views.progress import Stages
 
     with Stages() as progress:
-        done = write(Run(run), site, force=force, progress=progress)
+        other = Run(beside) if beside else None
+        done = write(Run(run), site, force=force, beside=other, progress=progress)
     where = printable(str(site))
     say(f"{where}: {done.files:,} files, {done.bytes / 1e6:,.1f} MB. Look: python -m http.server -d {where}")
 

@@ -30,6 +30,12 @@ class HoldOutBy(StrEnum):
     document = "document"
 
 
+class ControlOption(StrEnum):
+    none = "none"
+    random = "random"
+    shuffled = "shuffled"
+
+
 class Dtype(StrEnum):
     auto = "auto"
     float32 = "float32"
@@ -110,6 +116,14 @@ def scan(
     edits: Annotated[
         Path | None, typer.Option(help="A file of edits saved in the explorer: scan the model as edited.")
     ] = None,
+    control: Annotated[
+        ControlOption,
+        typer.Option(
+            help="Scan the model with other weights, to compare with: drawn again, or each weight matrix shuffled. Token "
+            "embeddings and unembedding stay."
+        ),
+    ] = ControlOption.none,
+    control_seed: Annotated[int, typer.Option(help="The seed of --control.", min=0)] = 0,
     trust_remote_code: TrustRemoteCode = False,
     from_: Annotated[
         Path | None,
@@ -137,6 +151,8 @@ def scan(
         "hold_out": hold_out,
         "hold_out_by": hold_out_by.value,
         "compile": compile_,
+        "control": control.value,
+        "control_seed": control_seed,
     }
     edited: Any = edits
     if from_ is not None:
@@ -146,7 +162,8 @@ def scan(
         model, corpus, options, shard, revision, edited = again
     if not model or not corpus:
         raise UsageError("scan needs a MODEL and a CORPUS: keyhole scan MODEL CORPUS... --out runs/x")
-    out = out or default_out(model, corpus, shard)
+    options["control"] = None if options["control"] == "none" else options["control"]
+    out = out or default_out(model, corpus, shard, options["control"], options["control_seed"])
     from ..scanning.scan import scan as run_scan
     from ..views.progress import Bar
 
@@ -167,10 +184,14 @@ def scan(
     _tell(run)
 
 
-def default_out(model: str, corpus: list[str], shard: str | None) -> Path:
-    """runs/MODEL-CORPUS, made from the last parts of their names."""
+def default_out(
+    model: str, corpus: list[str], shard: str | None, control: str | None = None, control_seed: int = 0
+) -> Path:
+    """runs/MODEL-CORPUS, made from the last parts of their names; a control is named after them."""
     text = corpus[0].removeprefix("hf:").replace(":", "-") if corpus[0] != "-" else "stdin"
     names = [Path(model).name.removesuffix(".gguf"), Path(text).name.split(".")[0] or "text"]
+    if control:
+        names.append(f"{control}{control_seed or ''}")
     return Path("runs", "-".join(names + ([shard.replace("/", "-of-")] if shard else [])))
 
 

@@ -49,7 +49,9 @@ def repeated(
     if not path.is_file():
         raise UsageError(f"--from {path}: not a manifest: there is no such file. Give a run or its manifest.json.")
     sealed = read_manifest_file(path)
-    before, about, texts = sealed["config"], sealed["model"], sealed["corpus"]["sources"]
+    about, texts = sealed["model"], sealed["corpus"]["sources"]
+    control = about.get("control") or {"kind": "none", "seed": 0}
+    before = sealed["config"] | {"control": control["kind"], "control_seed": control["seed"]}
     own, trusted = trust.is_own(path.parent, sealed["checksum"]), bool(options["trust_remote_code"])
     if not (model and corpus) and not own:
         _ask(path, "" if model else _model_named(about), [] if corpus else texts, trusted)

@@ -19,15 +19,16 @@ from pathlib import Path
 from ..common.files import put_in_place, sync_folder
 from ..errors import DiskFull, RunError, RunExists, UsageError
 from ..store.run import Run
+from ..web.beside import check_axis
 from ..web.contract import Explorer
 from ..web.pack import compact
 from ..web.routes import static_file, static_files
 
 Progress = Callable[[str, int], Callable[[int], None]]
-_FOLDER = re.compile(r"static|data|data/(layers|tokens|words|units|cells)|data/cells/[0-9]+")
+_FOLDER = re.compile(r"static|data|data/(layers|tokens|words|units|cells|beside)|data/(cells|beside)/[0-9]+")
 _FILE = re.compile(
     r"index\.html|static/[a-z0-9_-]+(\.[a-z0-9]+)+"
-    r"|data/[a-z]+\.json|data/(layers|tokens|words|units)/[0-9]+\.json|data/cells/[0-9]+/[0-9]+\.json"
+    r"|data/[a-z]+\.json|data/(layers|tokens|words|units)/[0-9]+\.json|data/(cells|beside)/[0-9]+/[0-9]+\.json"
 )
 _FLUSHING = 16
 """Files that are flushed to disk in parallel: together they wait less for the disk than one by one."""
@@ -45,25 +46,29 @@ def export(
     site: Path,
     *,
     force: bool = False,
+    beside: Run | None = None,
     progress: Progress = lambda what, total: lambda done: None,
 ) -> Exported:
-    """Write the explorer of a run into the folder `site`, completely or not at all."""
+    """Write the explorer of a run into the folder `site`, completely or not at all. With `beside`, every cell's page shows that
+    run too, which about doubles the export."""
+    if beside is not None:
+        check_axis(run, beside)
     count = size = 0
     try:
         site = Path(os.path.realpath(site))  # if it is a link, its target is written and the link stays
-        with _beside(run, site, force) as beside:
-            explorer = Explorer(run)
+        with _beside(run, site, force) as folder:
+            explorer = Explorer(run, other=beside)
             advance = progress("writing cells", len(run.cells))
             for name, content in _files(explorer):
-                file = beside / name
+                file = folder / name
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_bytes(content)
                 count, size = count + 1, size + len(content)
                 if name.startswith("data/cells/"):
                     advance(1)
-            _flush(beside)
+            _flush(folder)
             _check(site, force)  # again, because writing took a while
-            _put_in_place(beside, site)
+            _put_in_place(folder, site)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFull(

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import KeyholeError, ModelError, ProofFailed, UsageError
+from ..store.control import Control
 from .checkpoints import name_of, open_checkpoint
+from .control import make_control
 from .families import FILE, family_of
 from .model import SPLIT, Model
 from .proof import prove
@@ -28,6 +30,8 @@ def load(
     revision: str | None = None,
     trust_remote_code: bool = False,
     edits: str | os.PathLike[str] | dict[str, Any] | Sequence[Edit] | None = None,
+    control: str | None = None,
+    control_seed: int = 0,
 ) -> Model:
     """Open a model: a hub id, a local folder, or a `.gguf` file.
 
@@ -35,12 +39,21 @@ def load(
     "split" spreads the blocks over all GPUs.
     The family's row is proved on the loaded weights before the model is returned.
     `edits` scale its coefficients permanently: a file that the explorer saved, its content, or a list (`keyhole.intervene`).
+    `control` gives the model other weights, to compare with: "random" draws them again by the model's own initialisation,
+    "shuffled" permutes the entries of every weight matrix; both keep the trained token embeddings and the unembedding
+    (`models/control.py`). `control_seed` is the seed of that.
     """
+    made = None if control is None else Control(control, control_seed)
     if isinstance(source, Model):
         if edits is not None:
             raise UsageError(
                 "This model is loaded already, and others may hold it. Load it by name with edits, or edit it temporarily: "
                 "with keyhole.intervene.applied(model, edits): …"
+            )
+        if made is not None:
+            raise UsageError(
+                f"This model is loaded already, and others may hold it. Load its control by name: "
+                f"keyhole.load({source.source!r}, control={made.kind!r})"
             )
         return source
     source = name_of(source)
@@ -55,7 +68,10 @@ def load(
         split=split,
     )
     try:
-        model = Model(lm if split else lm.to(target), tokenizer, source=source, revision=revision, split=split)
+        if made is not None:
+            make_control(lm, made)
+        lm = lm if split else lm.to(target)
+        model = Model(lm, tokenizer, source=source, revision=revision, split=split, control=made)
         prove(model)
     except KeyholeError:
         raise

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from ..errors import ModelError, ProofFailed, UsageError
 from ..inputs.kinds import CAUSAL_TEXT, Kind
+from ..store.control import Control
 from ..store.vocabulary import Vocabulary
 from .families import family_of
 from .patches import attention_for, own_attention, without_readbacks
@@ -54,7 +55,14 @@ class Model:
     """A language model opened at its feed-forward layers. Made by `keyhole.load`."""
 
     def __init__(
-        self, lm: Any, tokenizer: Any, *, source: str, revision: str | None = None, split: bool = False
+        self,
+        lm: Any,
+        tokenizer: Any,
+        *,
+        source: str,
+        revision: str | None = None,
+        split: bool = False,
+        control: Control | None = None,
     ) -> None:
         self.lm = lm.eval().requires_grad_(False)
         self.split = split
@@ -62,6 +70,8 @@ class Model:
         self.tokenizer = tokenizer
         self.source = source
         self.revision = revision
+        self.control = control
+        """which control its weights are; None if they are the checkpoint's"""
         self.edits: tuple[Edit, ...] = ()
         """the edits it runs with: permanent ones (`intervene.apply`), and those of a `with` (`intervene.applied`)"""
         self.tap: Callable[[Callable[[int, Tensor], None]], AbstractContextManager[None]] | None = None
@@ -288,4 +298,5 @@ class Model:
         return torch.cat(join_experts(self, kept), 1)
 
     def __repr__(self) -> str:
-        return f"<keyhole.Model {self.source}: {self.config.model_type}, {self.cells.summary}>"
+        control = f", {self.control.title}" if self.control else ""
+        return f"<keyhole.Model {self.source}{control}: {self.config.model_type}, {self.cells.summary}>"

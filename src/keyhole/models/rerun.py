@@ -6,6 +6,7 @@ import os
 
 from ..errors import RunError
 from ..store import trust
+from ..store.control import control_of
 from ..store.run import Run
 from .load import load
 from .model import Model
@@ -20,7 +21,7 @@ def model_of(
 ) -> Model:
     """The model of a run, with exactly the same weights: `model` if it is one, loaded if it is a name; without it, the one that
     the run names, if this user made the run. Whether the model's own code may run is decided by the caller, never by the run."""
-    about = run.manifest["model"]
+    about, control = run.manifest["model"], control_of(run.manifest)
     if not isinstance(model, Model):
         source = trust.source(run, model)
         # the revision decides which code would run, so with trust_remote_code it is used only if this user made the run
@@ -33,6 +34,14 @@ def model_of(
             revision=about["revision"] if same and known else None,
             trust_remote_code=trust_remote_code,
             edits=about.get("edits"),
+            control=control.kind if control else None,
+            control_seed=control.seed if control else 0,
+        )
+    if model.control != control:
+        scanned, given = (each.title if each else "the trained weights" for each in (control, model.control))
+        raise RunError(
+            f"{model.source} is not the model that was scanned: it has {given}, and the run is of {scanned}. Give the model by "
+            "name, and the run's own weights are made."
         )
     if model.fingerprint != about["fingerprint"]:
         raise RunError(

@@ -13,6 +13,7 @@ from ..inputs import corpus
 from ..models.load import load
 from ..models.model import Model
 from ..store import layout, manifest
+from ..store.control import Control
 from ..store.run import Run
 from ..store.unfinished import Partial
 from .config import ScanConfig
@@ -36,12 +37,13 @@ class Job:
     config: ScanConfig
     revision: str | None = None
     edits: Edits | None = None
+    control: Control | None = None
 
     def load(self, device: str | None = None) -> Model:
         """The model, on `device` if one is given."""
         config = self.config
         if isinstance(self.model, Model):
-            return load(self.model, edits=self.edits)
+            return load(self.model, edits=self.edits, **self._control)
         return load(
             self.model,
             dtype=config.dtype,
@@ -49,7 +51,12 @@ class Job:
             revision=self.revision,
             trust_remote_code=config.trust_remote_code,
             edits=self.edits,
+            **self._control,
         )
+
+    @property
+    def _control(self) -> dict[str, Any]:
+        return {"control": self.control.kind, "control_seed": self.control.seed} if self.control else {}
 
     def units(self) -> Any:
         """The corpus, unit by unit."""
@@ -67,7 +74,11 @@ class Job:
 def identity(model: Model, config: ScanConfig, names: list[str]) -> dict[str, Any]:
     """What two scans must have in common to give the same run; `config` is resolved."""
     return {
-        "model": {"source": model.source, "fingerprint": model.fingerprint},
+        "model": {
+            "source": model.source,
+            "control": model.control.to_json() if model.control else None,
+            "fingerprint": model.fingerprint,
+        },
         "corpus": names,
         "config": asdict(config) | {"shard": list(config.shard) if config.shard else None},
     }

@@ -56,6 +56,7 @@ def describe_model(model: Model) -> dict[str, Any]:
         "cells": model.cells.as_json(),
         "signed": model.signed,
         "gated": model.gated,
+        **({"control": model.control.to_json()} if model.control else {}),
         **({"edits": [edit.to_json() for edit in model.edits]} if model.edits else {}),
     }
 

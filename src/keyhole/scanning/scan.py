@@ -20,6 +20,7 @@ from ..errors import Interrupted, UsageError
 from ..inputs import corpus
 from ..models.checkpoints import name_of
 from ..models.model import Model
+from ..store.control import Control
 from ..store.run import Run
 from ..store.unfinished import Partial
 from .config import ScanConfig, parse_shard
@@ -65,6 +66,8 @@ def scan(
     *,
     revision: str | None = None,
     edits: Edits | None = None,
+    control: str | None = None,
+    control_seed: int = 0,
     shard: str | tuple[int, int] | None = None,
     processes: int = 1,
     engine: str | None = None,
@@ -81,8 +84,8 @@ def scan(
     `stop` is anything with `is_set`, such as a `threading.Event`: when it is set, from any thread, the scan saves what is done
     and raises `Interrupted`. In the main thread, Ctrl-C does the same.
     `options` are the fields of `ScanConfig`: top, per, unit, language, context, max_tokens, batch_tokens, bos, text_field,
-    hold_out, hold_out_by, compile, and for a model given by name device, dtype and trust_remote_code; `revision` and `edits`
-    are those of `load`.
+    hold_out, hold_out_by, compile, and for a model given by name device, dtype and trust_remote_code; `revision`, `edits`,
+    `control` and `control_seed` are those of `load`.
     """
     unknown = set(options) - set(ScanConfig.__dataclass_fields__)
     if unknown:
@@ -94,7 +97,7 @@ def scan(
     names = [corpus.name_of(source) for source in named]
     if not isinstance(model, Model):
         model = name_of(model)
-    job = Job(model, names, config, revision, edits)
+    job = Job(model, names, config, revision, edits, None if control is None else Control(control, control_seed))
     chosen = engine_for(engine, whole("processes", processes, 1, 1024))
     chosen.check(job)
     partial = Partial(Path(out))
@@ -133,7 +136,7 @@ def _scan(job: Job, engine: Engine, partial: Partial, progress: Progress, stop: 
         about, tokenizer = describe_model(model), model.encoder.to_str(pretty=True)
         log = machine(model, {"load": round(loaded - began, 3), "plan": round(planned - loaded, 3)})
         if engine.in_this_process:
-            jobs = _shards(replace(job, model=model, edits=None), engine, partial)
+            jobs = _shards(replace(job, model=model, edits=None, control=None), engine, partial)
         else:  # workers load the model by name, at the revision that was planned with
             jobs = _shards(replace(job, revision=about["revision"]), engine, partial)
             del model
@@ -166,6 +169,7 @@ def _shards(job: Job, engine: Engine, partial: Partial) -> list[ShardJob]:
             result=partial.shard(number, count),
             revision=job.revision,
             edits=job.edits,
+            control=job.control,
         )
         for number, count in ([shard] if shard else [(each, engine.shards) for each in range(1, engine.shards + 1)])
     ]

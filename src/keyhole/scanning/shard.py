@@ -23,6 +23,7 @@ from ..common.stopping import Stop
 from ..errors import DiskFull, Interrupted, RunDamaged, RunError, ShardError, UsageError
 from ..models.model import Model
 from ..store import checkpoint
+from ..store.control import Control
 from ..store.unfinished import AGAIN, PlanFiles
 from .config import ScanConfig
 from .contract import Index
@@ -65,6 +66,7 @@ class ShardJob:
     """the file for the result"""
     revision: str | None = None
     edits: Edits | None = None
+    control: Control | None = None
     device: str | None = None
     """the device of this shard's model; None: that of `config`"""
 
@@ -77,7 +79,7 @@ class ShardJob:
         return f"{self.number}/{self.count}"
 
     def load(self) -> Model:
-        return Job(self.model, [], self.config, self.revision, self.edits).load(self.device)
+        return Job(self.model, [], self.config, self.revision, self.edits, self.control).load(self.device)
 
     def as_json(self) -> dict[str, Any]:
         """The job for another process. The model must be given by name and the edits by file."""
@@ -86,12 +88,14 @@ class ShardJob:
         paths = {"plan": os.fspath(self.plan), "result": os.fspath(self.result)}
         edits = None if self.edits is None else os.fspath(self.edits)
         told = {name: getattr(self, name) for name in ("model", "number", "count", "revision", "device")}
-        return {**told, **paths, "edits": edits, "config": asdict(self.config)}
+        control = self.control.to_json() if self.control else None
+        return {**told, **paths, "edits": edits, "control": control, "config": asdict(self.config)}
 
     @staticmethod
     def from_json(told: dict[str, Any]) -> ShardJob:
         paths = {name: Path(told[name]) for name in ("plan", "result")}
-        return ShardJob(**{**told, **paths, "config": ScanConfig.from_dict(told["config"])})
+        control = Control(**told["control"]) if told["control"] else None
+        return ShardJob(**{**told, **paths, "control": control, "config": ScanConfig.from_dict(told["config"])})
 
 
 def run_shard(job: ShardJob, stop: Stop, progress: ShardProgress) -> None:

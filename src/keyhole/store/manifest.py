@@ -20,6 +20,7 @@ from ..common import files
 from ..common.checks import LIMITS
 from ..errors import RunDamaged, RunError, SchemaTooNew, SchemaTooOld, how_to_upgrade
 from . import layout
+from .control import is_control
 from .unfinished import unfinished
 
 LARGEST = MOST
@@ -205,6 +206,8 @@ def check(file: Path, manifest: Any) -> None:
                 raise _damaged(file, f"'{part}.{name}' is {section.get(name)!r:.60}")
     if not isinstance(manifest["model"].get("edits", []), list):
         raise _damaged(file, "'model.edits' is not a list")
+    if "control" in manifest["model"] and not is_control(manifest["model"]["control"]):
+        raise _damaged(file, f"'model.control' is {manifest['model']['control']!r:.60}")
     if manifest["config"]["context"] <= manifest["config"]["n_special"]:
         raise _damaged(file, "no token of a text fits in its context")
     listed: Any = manifest.get("files")

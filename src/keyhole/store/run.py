@@ -17,6 +17,7 @@ from ..cells import Cells
 from ..common.output import printable
 from ..errors import RunDamaged, RunError, UsageError
 from . import layout, manifest
+from .control import control_of
 from .vocabulary import Vocabulary
 
 SAFE_SUM = 2.0**62
@@ -492,10 +493,17 @@ class Run:
         return tables.read_table(self.path, name)
 
     @property
+    def model_name(self) -> str:
+        """The model's name, and which control it is if it is one. Of an absolute path only the last part: the folder means
+        nothing elsewhere."""
+        source, control = str(self.manifest["model"]["source"]), control_of(self.manifest)
+        name = os.path.basename(os.path.normpath(source)) if os.path.isabs(source) else source
+        return f"{name} with {control.title}" if control else name
+
+    @property
     def size(self) -> int:
         """Bytes on disk."""
         return sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file())
 
     def __repr__(self) -> str:
-        source = self.manifest["model"]["source"]
-        return printable(f"<keyhole.Run {self.path}: {source}, {self.cells.summary}>")
+        return printable(f"<keyhole.Run {self.path}: {self.model_name}, {self.cells.summary}>")

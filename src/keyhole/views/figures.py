@@ -21,6 +21,7 @@ import altair as alt
 import vl_convert
 
 from ..analyses import registry
+from ..analyses.beside import Other
 from ..analyses.measured import Measured
 from ..analyses.record import Bins, Figure, Lines, Row, Rows, Series, Shape, Stack, Verdict, present
 from ..analyses.stats import rate_interval
@@ -48,8 +49,21 @@ class Palette:
     red: str = "#8c3440"
 
 
+DASHES = ([2, 2], [7, 3], [7, 2, 2, 2], [1, 4])
+"""How the lines of other runs are dashed, in their order."""
+THIS = "this run"
+
 LIGHT = Palette()
 PAGE = Palette(**{field.name: f"var(--{field.name})" for field in fields(Palette)})
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What another run has for the same figure."""
+
+    name: str
+    rows: Rows
+    shape: Shape
 
 
 @dataclass(frozen=True)
@@ -138,10 +152,25 @@ def _colour(colours: dict[str, str]) -> alt.Color:
     return alt.Color("series:N", scale=scale, legend=alt.Legend() if len(colours) > 1 else None)
 
 
-def _tips(form: str, *extra: str) -> list[alt.Tooltip]:
+def _dashes(names: list[str], look: Look) -> alt.StrokeDash:
+    """The dashes of each run, with a legend below the chart."""
+    scale = alt.Scale(domain=[THIS, *names], range=[[1, 0], *DASHES[: len(names)]])
+    legend = alt.Legend(
+        orient="bottom",
+        columns=1,
+        symbolType="stroke",
+        symbolStrokeWidth=1.6,
+        symbolStrokeColor=look.palette.ink,
+        symbolSize=500,
+        offset=6,
+    )
+    return alt.StrokeDash("run:N", title=None, scale=scale, legend=legend)
+
+
+def _tips(form: str, *extra: str, layer: str = "layer") -> list[alt.Tooltip]:
     return [
         alt.Tooltip("series:N", title="what"),
-        alt.Tooltip("layer:Q", title="layer", format="d"),
+        alt.Tooltip(f"{layer}:Q", title="layer", format="d"),
         alt.Tooltip("value:Q", title="value", format=form),
         alt.Tooltip("lo:Q", title="from", format=form),
         alt.Tooltip("hi:Q", title="to", format=form),
@@ -178,10 +207,27 @@ def _points(rows: Rows, series: Series, band: Any, least: float) -> list[Row]:
     return points
 
 
-def _lines(mark: Lines, rows: Rows, look: Look) -> Chart:
-    """Series over the layers, each with its interval as a band; baselines dashed."""
+def _every(mark: Lines, rows: Rows) -> Sequence[Series]:
+    return mark.series(rows) if callable(mark.series) else mark.series
+
+
+def _drawn(mark: Lines, rows: Rows) -> list[Row]:
+    """The rows that have every number that the chart needs."""
+    every = _every(mark, rows)
+    needed = {series.y for series in every} | ({"n"} if any(series.band == "wilson" for series in every) else set())
+    return present(rows, *needed)
+
+
+def _moved(layer: float, own: int, layers: int) -> float:
+    """Where a layer of a run with `own` layers is drawn on an axis of `layers`: at the same relative depth."""
+    return layer if own == layers else layer / max(1, own - 1) * (layers - 1)
+
+
+def _lines(mark: Lines, rows: Rows, look: Look, others: Sequence[Beside] = ()) -> Chart:
+    """Series over the layers, each with its interval as a band; baselines dashed. The series of other runs are thinner, in the
+    same colours, each run with dashes of its own."""
     shape, least = look.shape, mark.low if mark.log and mark.low is not None else -math.inf
-    every = mark.series(rows) if callable(mark.series) else mark.series
+    every = _every(mark, rows)
     levels = mark.baselines(rows) if callable(mark.baselines) else mark.baselines
     colours: dict[str, str] = {}
     points: list[Row] = []
@@ -202,7 +248,23 @@ def _lines(mark: Lines, rows: Rows, look: Look) -> Chart:
         if found:
             colours[baseline.name] = look.colour(baseline.colour)
             level += found
-    high = mark.high(shape) if callable(mark.high) else mark.high
+    further: list[Row] = []
+    for other in others:
+        known = _drawn(mark, other.rows)
+        for series in _every(mark, known):
+            if found := _points(known, series, series.band, least):
+                colours.setdefault(series.name, look.colour(series.colour))
+                further += [
+                    {
+                        **point,
+                        "run": other.name,
+                        "own": point["layer"],
+                        "layer": _moved(point["layer"], other.shape.layers, look.layers),
+                    }
+                    for point in found
+                ]
+    shapes = [shape, *(other.shape for other in others)]
+    high = max(map(mark.high, shapes)) if callable(mark.high) else mark.high
     axis, scale = alt.Axis(format=mark.format), alt.Scale()
     if mark.log and mark.low is not None and high is not None:
         axis = alt.Axis(format=mark.format, values=_powers(mark.low, high))
@@ -211,7 +273,7 @@ def _lines(mark: Lines, rows: Rows, look: Look) -> Chart:
         scale = alt.Scale(domain=[mark.low, high])
     elif mark.low is not None:
         scale = alt.Scale(domainMin=mark.low)
-    return _layered(mark, look, points, wide, level, colours, axis, scale)
+    return _layered(mark, look, points, wide, level, further, colours, axis, scale)
 
 
 def _layered(
@@ -220,6 +282,7 @@ def _layered(
     points: list[Row],
     wide: list[Row],
     level: list[Row],
+    further: list[Row],
     colours: dict[str, str],
     axis: alt.Axis,
     scale: alt.Scale,
@@ -234,7 +297,17 @@ def _layered(
             marks.append(band.encode(x=x, y=low, y2="hi:Q", color=colour))
     if level:
         marks.append(_chart(level).mark_line(strokeDash=[5, 3], strokeWidth=1.4).encode(x=x, y=y, color=colour))
-    marks.append(_chart(points).mark_line(strokeWidth=1.8).encode(x=x, y=y, color=colour))
+    if further:
+        dash = _dashes(list(dict.fromkeys(point["run"] for point in further)), look)
+        tips = [alt.Tooltip("run:N", title="run"), *_tips(mark.tooltip, "n", layer="own")]
+        line = _chart(further).mark_line(strokeWidth=1.3, opacity=0.9)
+        marks.append(line.encode(x=x, y=y, color=colour, strokeDash=dash))
+        dots = _chart(further).mark_point(filled=True, opacity=0.01, size=40)  # only to point at
+        marks.append(dots.encode(x=x, y=y, color=colour, tooltip=tips))
+        points = [{**point, "run": THIS} for point in points]
+        marks.append(_chart(points).mark_line(strokeWidth=1.8).encode(x=x, y=y, color=colour, strokeDash=dash))
+    else:
+        marks.append(_chart(points).mark_line(strokeWidth=1.8).encode(x=x, y=y, color=colour))
     dots = _chart(points).mark_point(filled=True, opacity=1, size=24 if look.layers <= 40 else 10)
     marks.append(dots.encode(x=x, y=y, color=colour, tooltip=_tips(mark.tooltip, "n")))
     return look.finish(*marks)
@@ -316,14 +389,13 @@ def _stack(mark: Stack, rows: Rows, look: Look) -> Chart:
 # All figures
 
 
-def draw(figure: Figure, rows: Rows, look: Look) -> Chart | None:
-    """A figure from the rows of its table; None if they hold no numbers to draw, or the figure is not a chart."""
+def draw(figure: Figure, rows: Rows, look: Look, others: Sequence[Beside] = ()) -> Chart | None:
+    """A figure from the rows of its table; None if they hold no numbers to draw, or the figure is not a chart. Lines of other
+    runs are drawn into it."""
     mark = figure.mark
     if isinstance(mark, Lines):
-        every = mark.series(rows) if callable(mark.series) else mark.series
-        needed = {series.y for series in every} | ({"n"} if any(series.band == "wilson" for series in every) else set())
-        rows = present(rows, *needed)
-        return _lines(mark, rows, look) if rows else None
+        rows = _drawn(mark, rows)
+        return _lines(mark, rows, look, others) if rows else None
     if isinstance(mark, Bins):
         rows = present(rows, mark.lo, mark.hi, mark.y, "n")
         return _bins(mark, rows, look) if rows else None
@@ -341,16 +413,23 @@ class Drawn:
     chart: Chart
     note: str
     verdicts: list[Verdict]
+    panels: dict[str, Chart]
+    """the same figure of other runs, by their names, if it cannot be drawn into the chart"""
 
 
-def draw_all(measured: Measured, palette: Palette = LIGHT) -> list[Drawn]:
-    """Every figure whose table has numbers, in the order of the report."""
+def draw_all(measured: Measured, palette: Palette = LIGHT, others: Sequence[Other] = ()) -> list[Drawn]:
+    """Every figure whose table has numbers, in the order of the report, with those of other runs."""
     look = Look(measured.shape, palette)
     drawn = []
     for analysis, figure in registry.report_order():
-        if (chart := draw(figure, measured.of(analysis).rows, look)) is not None:
+        beside = [Beside(each.name, each.measured.of(analysis).rows, each.measured.shape) for each in others]
+        if (chart := draw(figure, measured.of(analysis).rows, look, beside)) is not None:
+            panels: dict[str, Chart] = {}
+            if not isinstance(figure.mark, Lines):
+                made = {each.name: draw(figure, each.rows, Look(each.shape, palette)) for each in beside}
+                panels = {name: panel for name, panel in made.items() if panel is not None}
             note = measured.notes.get(analysis.name, "")
-            drawn.append(Drawn(figure, chart, note, measured.verdicts.get(figure.name, [])))
+            drawn.append(Drawn(figure, chart, note, measured.verdicts.get(figure.name, []), panels))
     return drawn
 
 

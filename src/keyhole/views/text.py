@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-import os
 from typing import Any
 
 import numpy as np
@@ -22,9 +21,8 @@ def number(value: float, form: str) -> str:
 
 
 def model_name(run: Run) -> str:
-    """The model's name. Of an absolute path only the last part: the folder means nothing elsewhere."""
-    source = str(run.manifest["model"]["source"])
-    return os.path.basename(os.path.normpath(source)) if os.path.isabs(source) else source
+    """The model's name, and which control it is if it is one."""
+    return run.model_name
 
 
 def other_side(run: Run) -> str:
@@ -57,6 +55,23 @@ def decimal(value: Any, digits: int | None = None) -> str:
         chosen = 1 - math.floor(math.log10(abs(value))) if small else 0 if abs(value) >= 1000 else 4
         return f"{value:,.{chosen if digits is None else digits}f}".replace("-", "−")
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def significant(value: float) -> str:
+    """A number in three digits: −0.0123, 4.5, 12,300."""
+    if not math.isfinite(value):
+        return "–"
+    return (f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}").replace("-", "−")
+
+
+def with_interval(value: float, lo: float | None, hi: float | None) -> str:
+    """A number and its interval, each down to the second digit of the interval's half width: 0.0123 (0.0110 to 0.0136)."""
+    if lo is None or hi is None or not math.isfinite(hi - lo):
+        return significant(value)
+    half = (hi - lo) / 2
+    digits = min(8, max(0, 1 - math.floor(math.log10(half)))) if half > 0 else 4
+    number, low, high = (f"{each:,.{digits}f}".replace("-", "−") for each in (value, lo, hi))
+    return f"{number} ({low} to {high})"
 
 
 def blank(token: str) -> str:

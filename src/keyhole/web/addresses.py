@@ -26,11 +26,12 @@ DATA = {
     "kinds": Data(schema.Kinds),
     "layers": Data(schema.LayerCells, ("layer",)),
     "cells": Data(schema.PackedCell, ("layer", "cell")),
+    "beside": Data(schema.BesideCell, ("layer", "cell")),
     "tokens": Data(schema.Tokens, ("page",)),
     "words": Data(schema.Words, ("bucket",)),
     "units": Data(schema.Units, ("page",)),
 }
-"""`cells`: /data/cells/{layer}/{cell}.json"""
+"""`cells`: /data/cells/{layer}/{cell}.json. `beside` is there only if a run is shown beside this one."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from ..store.run import Cell, Layer, Run
 from ..views import figures
 from ..views.text import model_name
 from ..views.worth import worth_showing
-from . import addresses, schema
+from . import addresses, beside, claims, schema
 from .pack import LEVELS, SEPARATOR, SHADES, UNKNOWN, compact, joined, measure, named, packed, shades, short, shorts
 from .search import PAGE, SIMILAR, Once, Search
 from .worth import speaking
@@ -42,7 +42,7 @@ class NotThere(LookupError):
 class Explorer:
     """One run, with everything that its answers share opened once."""
 
-    def __init__(self, run: Run, *, live: bool = False) -> None:
+    def __init__(self, run: Run, *, live: bool = False, other: Run | None = None) -> None:
         self.run, self.live, self.axis = run, live, run.cells
         self.search = Search(run)
         self.values = [values.Values(run, lens) for lens in values.available(run)]
@@ -53,6 +53,8 @@ class Explorer:
         self._lock = threading.Lock()
         self._shading = shading.of(run)
         self._kinds = kinds.of(run)
+        self.other = Explorer(other) if other is not None and other.cells == run.cells else None
+        """of the run that is shown beside this one"""
 
     # Addresses
 
@@ -65,12 +67,16 @@ class Explorer:
         yield from (f"words/{bucket}.json" for bucket in range(self.search.buckets))
         yield from (f"units/{page}.json" for page in self.search.pages_with_triggers())
         yield from (f"cells/{layer}/{cell}.json" for layer, cell in axis)
+        if self.other:
+            yield from (f"beside/{layer}/{cell}.json" for layer, cell in axis)
 
     def bounds(self, name: str) -> tuple[int, ...]:
         """The numbers of an address are below these bounds. For cells it is the width of the widest layer."""
         return {
             "layers": (len(self.axis.layers),),
-            "cells": (len(self.axis.layers), max(map(self.axis.size, range(len(self.axis.layers))))),
+            **dict.fromkeys(
+                ("cells", "beside"), (len(self.axis.layers), max(map(self.axis.size, range(len(self.axis.layers)))))
+            ),
             "tokens": (self.search.token_pages,),
             "words": (self.search.buckets,),
             "units": (self.search.unit_pages,),
@@ -84,7 +90,7 @@ class Explorer:
             name not in addresses.DATA
             or len(numbers) != len(bounds)
             or any(number >= bound for number, bound in zip(numbers, bounds, strict=True))
-            or (name == "cells" and not self.axis.has(*numbers))
+            or (name in ("cells", "beside") and not self.axis.has(*numbers))
         ):
             raise NotThere(path)
         makers: dict[str, Callable[..., schema.Record]] = {
@@ -96,6 +102,7 @@ class Explorer:
             "kinds": self.kinds,
             "layers": self.layer,
             "cells": self.cell,
+            "beside": self.beside,
             "tokens": partial(self.search.tokens, self.values[0] if self.values else None),
             "words": self.search.words,
             "units": self.search.units,
@@ -163,6 +170,7 @@ class Explorer:
                 note=people.NOTE,
                 kinds=list(people.PATTERN_KINDS),
             ),
+            beside=None if self.other is None else beside.about(run, self.other.run),
         )
 
     def _worth(self) -> list[str]:
@@ -192,6 +200,7 @@ class Explorer:
 
     def figures(self) -> schema.Figures:
         """The report's figures that have numbers, with what the paper found and what was found here."""
+        measured = Measured.read(self.run)
         found = [
             schema.Figure(
                 name=drawn.figure.name,
@@ -201,11 +210,11 @@ class Explorer:
                 note=drawn.note,
                 spec=figures.spec(drawn.chart, page=True),
                 paper=schema.Paper(paper.finding, paper.published) if (paper := drawn.figure.paper) else None,
-                verdicts=[schema.Verdict(v.claim, v.outcome, v.evidence, v.test) for v in drawn.verdicts],
+                verdicts=[claims.verdict(each) for each in drawn.verdicts],
             )
-            for drawn in figures.draw_all(Measured.read(self.run), figures.PAGE)
+            for drawn in figures.draw_all(measured, figures.PAGE)
         ]
-        return schema.Figures(list(OUTCOMES), found)
+        return schema.Figures(list(OUTCOMES), claims.every(measured), found)
 
     def vocabulary(self) -> schema.Vocabulary:
         vocabulary = self.run.vocabulary
@@ -310,6 +319,11 @@ class Explorer:
             schema.CellKind(shown.kind.name, shown.has, short(shown.number, 3), short(shown.threshold, 3))
             for shown in self._kinds.of(at)
         ]
+
+    def beside(self, layer: int, index: int) -> schema.BesideCell:
+        if self.other is None:
+            raise NotThere(f"beside/{layer}/{index}.json")
+        return beside.cell(self, self.other, layer, index)
 
     def _triggers(self, cell: Cell, *, negative: bool) -> list[schema.PackedTrigger]:
         run, piece = self.run, self.run.vocabulary.piece

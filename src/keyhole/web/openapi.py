@@ -36,6 +36,8 @@ def describe(explorer: Explorer) -> dict[str, Any]:
     """The description of this server."""
     paths: dict[str, Any] = {}
     for name, data in addresses.DATA.items():
+        if name == "beside" and explorer.other is None:
+            continue
         numbers = "".join(f"/{{{number}}}" for number in data.numbers)
         bounds = dict(zip(data.numbers, explorer.bounds(name), strict=True))
         paths[f"/data/{name}{numbers}.json"] = {"get": _data(data, bounds)}

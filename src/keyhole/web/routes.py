@@ -49,9 +49,10 @@ def create(
     model: Model | None = None,
     read: Read | None = None,
     served: Served | None = None,
+    beside: Run | None = None,
 ) -> Guard:
     """The app for one run. The model is loaded when it is first needed, unless one is given."""
-    served = served or Served(run, model=model, read=read)
+    served = served or Served(run, model=model, read=read, beside=beside)
 
     def page(request: Request) -> Response:
         served.reopen()

@@ -79,6 +79,16 @@ class AboutConfig(Record):
     context: Count
 
 
+class AboutBeside(Record):
+    """Another run of the same cells, shown beside this one."""
+
+    name: str
+    model: str
+    sources: list[str]
+    same_model: bool
+    """whether its weights are those of this run; else it is a control, or another model with as many cells"""
+
+
 class Packing(Record):
     """How the large answers are packed."""
 
@@ -126,6 +136,7 @@ class About(Record):
     dead: Count
     packing: Packing
     annotating: Annotating
+    beside: AboutBeside | None
 
 
 # data/map.json, figures.json, vocabulary.json
@@ -159,11 +170,36 @@ class CellMap(Record):
     measures: list[Measure]
 
 
+class Effect(Record):
+    """The number that a verdict rests on: a larger one speaks for the claim."""
+
+    value: Number
+    lo: Number
+    """the lower end of its 95 % interval; null: too little was sampled"""
+    hi: Number
+    against: Number
+    """the smallest effect that would matter"""
+    said: str
+    """the number and its interval, for reading"""
+
+
 class Verdict(Record):
     claim: str
     verdict: str
     why: str
     test: str
+    effect: Effect | None
+    """null: the claim does not apply, or could not be measured"""
+    adjusted: Number
+    """the p of the smallest effect, corrected for the number of claims"""
+
+
+class Claim(Record):
+    """A claim, and where its figure or table is."""
+
+    figure: str
+    """its label, or its title if it has none"""
+    verdict: Verdict
 
 
 class Paper(Record):
@@ -193,6 +229,8 @@ class Figures(Record):
 
     outcomes: list[str]
     """the outcomes of a claim that are counted"""
+    claims: list[Claim]
+    """every claim that was measured, also of tables that are not drawn"""
     figures: list[Figure]
 
 
@@ -338,6 +376,31 @@ class PackedCell(Record):
     similar_values: list[tuple[Address, Number]]
     kinds: list[CellKind] | UnsetType = UNSET
     """every kind in the order of their bits, if they were computed"""
+
+
+# data/beside/….json
+
+
+class Overlap(Record):
+    """How far a cell's triggers agree in two runs; null if one of them has too few, or if the runs' tokens differ."""
+
+    top: Count
+    """strongest triggers of each run that are compared"""
+    triggers: Number
+    """the share of prefixes that are triggers in both, of the run with fewer"""
+    last: Number
+    """Σ min(p, q) over the tokens that end the triggers"""
+    next: Number
+    """the same over the tokens that follow them"""
+
+
+class BesideCell(Record):
+    """The same cell in the run beside this one."""
+
+    cell: PackedCell
+    overlap: Overlap
+    turned: bool
+    """whether the two runs read it with opposite signs"""
 
 
 # data/tokens/….json, words/….json, units/….json

@@ -16,6 +16,7 @@ import uvicorn
 from ..common.output import printable, say
 from ..errors import UsageError
 from ..store.run import Run
+from .beside import check_axis
 from .connection import LARGEST_HEADERS, Connection
 from .guard import Guard, token_for
 from .routes import create, warming
@@ -78,15 +79,19 @@ def serve(
     token: str | None = None,
     model: str | None = None,
     trust_remote_code: bool = False,
+    beside: Run | None = None,
 ) -> None:
     """Serve until Ctrl-C. A server that other machines can reach needs a token, which is part of the printed address.
 
     `model` and `trust_remote_code` are for prompts: a run that someone else made does not decide which model is loaded.
+    `beside` is a run with the same cells that is shown on every cell's page: another corpus, or a control.
     """
+    if beside is not None:
+        check_axis(run, beside)
     token = token_for(host, token)
     listening = bind(host, port)
     url = address(host, listening.getsockname()[1]) + (f"?token={quote(token, safe='')}" if token else "")
-    served = Served(run, load=partial(_load, model=model, trust_remote_code=trust_remote_code))
+    served = Served(run, load=partial(_load, model=model, trust_remote_code=trust_remote_code), beside=beside)
     server = uvicorn.Server(configured(create(run, host=host, token=token, served=served)))
     say(f"{printable(str(run.path))}: {url}   (Ctrl-C ends)", flush=True)
     if browse:

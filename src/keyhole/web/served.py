@@ -52,9 +52,17 @@ class Served:
     """The run that is served. Safe to use from many threads."""
 
     def __init__(
-        self, run: Run, *, model: Model | None = None, read: Read | None = None, load: Load | None = None
+        self,
+        run: Run,
+        *,
+        model: Model | None = None,
+        read: Read | None = None,
+        load: Load | None = None,
+        beside: Run | None = None,
     ) -> None:
         self.path = run.path
+        self.beside = beside
+        """the run that is shown beside it; it is left out if another run with other cells replaces this one"""
         self._manifest, self._analyses = run.path / "manifest.json", layout.analyses_file(run.path)
         self._lock = threading.Lock()
         self._known: tuple[Stamp, str] = (None, "")
@@ -67,7 +75,10 @@ class Served:
         if self._found(found) != run.manifest["checksum"]:  # replaced since it was opened
             found = None
         live = Live(run, model=model, read=read, load=load)
-        self._opened = Opened(run, Explorer(run, live=True), live, found, analyses, turn=0)
+        self._opened = Opened(run, self._explorer(run), live, found, analyses, turn=0)
+
+    def _explorer(self, run: Run) -> Explorer:
+        return Explorer(run, live=True, other=self.beside)
 
     @property
     def explorer(self) -> Explorer:
@@ -96,7 +107,7 @@ class Served:
                     run = Run(self.path)
                     if run.manifest["checksum"] == was.checksum:
                         turn = was.turn + (found != was.manifest)
-                        self._opened = Opened(run, Explorer(run, live=True), was.live, found, analyses, turn)
+                        self._opened = Opened(run, self._explorer(run), was.live, found, analyses, turn)
             return self._opened
 
     def still(self, opened: Opened) -> None:
@@ -114,7 +125,7 @@ class Served:
                 return
             try:
                 run = Run(self.path)
-                explorer = Explorer(run, live=True)
+                explorer = self._explorer(run)
             except (KeyholeError, OSError) as error:
                 self._unusable = f" It cannot be opened: {error}"
                 return

@@ -17,6 +17,7 @@ export interface About {
   dead: number;
   packing: Packing;
   annotating: Annotating;
+  beside: AboutBeside | null;
 }
 
 export interface AboutModel {
@@ -68,6 +69,14 @@ export interface Annotating {
   kinds: ("semantic" | "shallow")[];
 }
 
+/** Another run of the same cells, shown beside this one. */
+export interface AboutBeside {
+  name: string;
+  model: string;
+  sources: string[];
+  same_model: boolean;
+}
+
 /** Every cell, one byte per measure. */
 export interface CellMap {
   levels: number;
@@ -92,7 +101,32 @@ export interface Measure {
 /** The figures of the analyses, with the claims they support. */
 export interface Figures {
   outcomes: string[];
+  claims: Claim[];
   figures: Figure[];
+}
+
+/** A claim, and where its figure or table is. */
+export interface Claim {
+  figure: string;
+  verdict: Verdict;
+}
+
+export interface Verdict {
+  claim: string;
+  verdict: string;
+  why: string;
+  test: string;
+  effect: Effect | null;
+  adjusted: number | null;
+}
+
+/** The number that a verdict rests on: a larger one speaks for the claim. */
+export interface Effect {
+  value: number | null;
+  lo: number | null;
+  hi: number | null;
+  against: number | null;
+  said: string;
 }
 
 /** A figure of the report. */
@@ -111,13 +145,6 @@ export interface Figure {
 export interface Paper {
   finding: string;
   published: string;
-}
-
-export interface Verdict {
-  claim: string;
-  verdict: string;
-  why: string;
-  test: string;
 }
 
 /** The tokens, by their numbers. */
@@ -241,6 +268,21 @@ export interface Agreement {
 
 /** How a cell stands to one kind: a name of `Kinds`. */
 export type CellKind = [name: string, has: boolean, number: number | null, threshold: number | null];
+
+/** The same cell in the run beside this one. */
+export interface BesideCell {
+  cell: PackedCell;
+  overlap: Overlap;
+  turned: boolean;
+}
+
+/** How far a cell's triggers agree in two runs; null if one of them has too few, or if the runs' tokens differ. */
+export interface Overlap {
+  top: number;
+  triggers: number | null;
+  last: number | null;
+  next: number | null;
+}
 
 /** Whose values promote and demote the tokens of a page. */
 export interface Tokens {

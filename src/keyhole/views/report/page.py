@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import metadata, resources
 from typing import Any
@@ -22,9 +23,22 @@ from markupsafe import Markup
 
 from ... import __version__
 from ...analyses import registry
-from ...analyses.claims import percent
+from ...analyses.beside import Compared, Other
+from ...analyses.claims import p_value, percent
 from ...analyses.measured import Measured
-from ...analyses.record import OUTCOMES, Analysis, Examples, Figure, Listing, Shown, Verdict
+from ...analyses.record import (
+    OUTCOMES,
+    Analysis,
+    Effect,
+    Examples,
+    Figure,
+    Lines,
+    Listing,
+    Rows,
+    Shown,
+    Verdict,
+)
+from ...analyses.stats import Interval
 from ...common import output
 from ...store.run import Run, Trigger
 from .. import figures, text
@@ -34,30 +48,43 @@ CONTEXT, LISTED_CONTEXT = 90, 60
 """Characters shown before a trigger's last token: among the examples, and in a listing."""
 LISTED = 12
 """Rows of a listing that are always shown. The others are shown on request."""
+FEWER = 6
+"""Rows of another run's listing."""
 
 
-def render(measured: Measured) -> str:
-    """The page as text."""
+def render(measured: Measured, others: Sequence[Other] = ()) -> str:
+    """The page as text, each figure with those of the other runs."""
     run = measured.run
-    drawn = figures.draw_all(measured, figures.PAGE)
-    specs = {each.figure.name: figures.spec(each.chart, page=True) for each in drawn}
-    parts = _sections(measured, set(specs))
+    drawn = {each.figure.name: each for each in figures.draw_all(measured, figures.PAGE, others)}
+    specs = {name: figures.spec(each.chart, page=True) for name, each in drawn.items()}
+    for name, each in drawn.items():
+        specs |= {panel_name(name, run): figures.spec(chart, page=True) for run, chart in each.panels.items()}
+    parts = _sections(measured, others, drawn)
     weighed = [
         (section, verdict) for sections in parts.values() for section in sections for verdict in section.verdicts
     ]
+    command = " ".join([f"keyhole report {path(run)}", *(f"--beside {path(each.run)}" for each in others)])
     bundle, script = _bundle(), _file("report.js")
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, finalize=text.safe)
     return environment.from_string(_file("report.html")).render(
         ours=_ours,
         blank=text.blank,
         listed=LISTED,
+        fewer=FEWER,
         model=text.model_name(run),
         facts=_facts(run),
         verdicts=weighed,
-        counts={outcome: sum(verdict.outcome == outcome for _, verdict in weighed) for outcome in OUTCOMES},
+        counts=counted([verdict for _, verdict in weighed]),
+        effect=effect,
+        significant=text.significant,
+        adjusted=adjusted,
+        others=others,
+        compared=compared_with(others),
+        depths=len({each.run.layers for each in others} | {run.layers}) > 1,
+        path=path,
         parts=parts,
         analyze=f"keyhole analyze {path(run)}",
-        command=f"keyhole report {path(run)}",
+        command=command,
         version=__version__,
         versions=_versions(run),
         hashes=Markup(" ".join(map(_hash, (bundle, script)))),
@@ -66,6 +93,34 @@ def render(measured: Measured) -> str:
         bundle=Markup(bundle),
         script=Markup(script),
     )
+
+
+# What both page and Markdown say
+
+
+def counted(verdicts: Sequence[Verdict]) -> dict[str, int]:
+    """How many claims have each outcome."""
+    return {outcome: sum(verdict.outcome == outcome for verdict in verdicts) for outcome in OUTCOMES}
+
+
+def compared_with(others: Sequence[Other]) -> dict[str, list[Compared]]:
+    """By claim: what came out on each of the other runs, in their order."""
+    found: dict[str, list[Compared]] = {}
+    for other in others:
+        for claims in other.claims.values():
+            for each in claims:
+                found.setdefault(each.claim, []).append(each)
+    return found
+
+
+def adjusted(verdict: Verdict) -> str:
+    """The p of a verdict after Holm's correction, without the letter; a dash if there is none."""
+    return "–" if verdict.adjusted is None else p_value(verdict.adjusted).removeprefix("p ").removeprefix("= ")
+
+
+def effect(found: Effect | Interval | None) -> str:
+    """An effect or a difference with its interval; a dash if there is none."""
+    return "–" if found is None else text.with_interval(found.value, found.lo, found.hi)
 
 
 # Text made safe
@@ -157,14 +212,68 @@ class Section:
     examples: list[dict[str, Any]] = field(default_factory=list)
     columns: list[Any] = field(default_factory=list)
     rows: list[list[Any]] = field(default_factory=list)
+    others: list[Panel] = field(default_factory=list)
+    """the same of other runs, if it is not drawn into the chart"""
 
 
-def _sections(measured: Measured, drawn: set[str]) -> dict[str, list[Section]]:
+@dataclass
+class Panel:
+    """A figure or table of another run."""
+
+    name: str
+    missing: str = ""
+    spec: str = ""
+    """the name of its chart"""
+    examples: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[list[Any]] = field(default_factory=list)
+
+
+def panel_name(figure: str, run: str) -> str:
+    """The name of another run's chart of a figure."""
+    return f"{figure} of {run}"
+
+
+def _sections(measured: Measured, others: Sequence[Other], drawn: dict[str, figures.Drawn]) -> dict[str, list[Section]]:
     """The sections, by part of the report."""
     found: dict[str, list[Section]] = {part: [] for part in registry.parts()}
     for analysis, figure in registry.report_order():
-        found[analysis.part].append(_section(measured, analysis, figure, drawn))
+        section = _section(measured, analysis, figure, set(drawn))
+        chart = drawn.get(figure.name)
+        section.others = [_panel(measured, section, analysis, other, chart) for other in others]
+        if isinstance(figure.mark, Lines):  # drawn into the chart, if there is one
+            section.others = [panel for panel in section.others if panel.missing]
+        found[analysis.part].append(section)
     return {part: sections for part, sections in found.items() if sections}
+
+
+def _panel(
+    measured: Measured, section: Section, analysis: Analysis, other: Other, drawn: figures.Drawn | None
+) -> Panel:
+    """The same figure or table of another run."""
+    mark, run, panel = section.figure.mark, other.run, Panel(other.name)
+    if isinstance(mark, Examples):
+        same = [cell["address"] for cell in section.examples] if run.cells == measured.run.cells else None
+        panel.examples = _examples(run, mark, same)
+        return panel
+    rows = other.measured.of(analysis).rows
+    if not rows:
+        filled = other.measured.tables.get(analysis.name) is not None
+        command = f"keyhole analyze {path(run)} --only {analysis.name}"
+        panel.missing = f"the table {analysis.name} is empty" if filled else f"not measured yet: {command}"
+    elif isinstance(mark, Listing):
+        panel.rows = _listed(run, mark, rows)
+    elif drawn is not None and other.name in drawn.panels:
+        panel.spec = panel_name(section.figure.name, other.name)
+    elif not isinstance(mark, Lines):
+        panel.missing = f"the table {analysis.name} is without numbers"
+    return panel
+
+
+def _listed(run: Run, mark: Listing, rows: Rows) -> list[list[Any]]:
+    return [
+        [_shown(run, column, value) for column, value in zip(mark.columns, row, strict=True)]
+        for row in mark.rows(run, rows)
+    ]
 
 
 def _section(measured: Measured, analysis: Analysis, figure: Figure, drawn: set[str]) -> Section:
@@ -185,10 +294,7 @@ def _section(measured: Measured, analysis: Analysis, figure: Figure, drawn: set[
     section.missing = "not filled yet" if rows is None else "" if rows else "empty"
     if isinstance(mark, Listing):
         section.columns = list(mark.columns)
-        section.rows = [
-            [_shown(run, column, value) for column, value in zip(mark.columns, row, strict=True)]
-            for row in mark.rows(run, measurement.rows)
-        ]
+        section.rows = _listed(run, mark, measurement.rows)
         return section
     if figure.name not in drawn:
         section.missing = section.missing or "without numbers"
@@ -209,10 +315,10 @@ def _shown(run: Run, column: Shown, value: Any) -> Any:
     return text.tail(str(value), CONTEXT) if column.kind == "text" else str(value)
 
 
-def _examples(run: Run, mark: Examples) -> list[dict[str, Any]]:
-    """Cells from every depth, each with what its triggers share, counted."""
+def _examples(run: Run, mark: Examples, addresses: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """Cells from every depth, or these, each with what its triggers share, counted."""
     cells = []
-    for address in worth_showing(run, min(mark.cells, run.layers)):
+    for address in addresses or worth_showing(run, min(mark.cells, run.layers)):
         triggers = run[address].triggers
         lasts, follows = [t.tokens[-1] for t in triggers], [t.next_token for t in triggers if t.next_token is not None]
         said = []

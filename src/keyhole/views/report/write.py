@@ -3,11 +3,15 @@
 report.write(run)         → report/index.html in the run directory
 report.figures(run)       → Altair charts, for a notebook
 report.data(run)          → tables, facts, notes and verdicts, as one JSON value
+report.markdown(run)      → the claims as a Markdown table
 report.save_figures(run)  → the charts as SVG or PNG files
+
+Each takes `beside`, other runs to compare with: a control, another corpus, another seed or training step, another model.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,6 +19,7 @@ from typing import Any
 import vl_convert
 
 from ... import __version__
+from ...analyses import beside as compared
 from ...analyses.measured import Measured
 from ...common import output
 from ...common.files import disk_errors, replace_bytes, subfolder
@@ -23,13 +28,15 @@ from ...store import layout
 from ...store.run import Run
 from .. import figures as charts
 from .. import text
+from . import markdown as listed
 from . import page
 
 
-def write(run: Run) -> Path:
+def write(run: Run, beside: Sequence[Run] = ()) -> Path:
     """Write the page into the run directory, whole or not at all."""
     path = layout.report_file(run.path)
-    made = page.render(Measured.read(run)).encode("utf-8", "replace")
+    measured = Measured.read(run)
+    made = page.render(measured, compared.others(measured, beside)).encode("utf-8", "replace")
     with disk_errors(
         path, full="Make room, and run the same command again.", refused="Make the run writable, or copy it."
     ):
@@ -38,15 +45,29 @@ def write(run: Run) -> Path:
     return path
 
 
-def figures(run: Run) -> dict[str, charts.Chart]:
-    """The charts by name, of the figures whose tables have numbers."""
-    return {drawn.figure.name: drawn.chart for drawn in charts.draw_all(Measured.read(run))}
+def markdown(run: Run, beside: Sequence[Run] = ()) -> str:
+    """The claims as a Markdown table: effect, smallest effect and outcome, here and on the other runs."""
+    measured = Measured.read(run)
+    return listed.table(measured, compared.others(measured, beside))
 
 
-def save_figures(run: Run, folder: Path, kind: str = "svg") -> list[Path]:
+def figures(run: Run, beside: Sequence[Run] = ()) -> dict[str, charts.Chart]:
+    """The charts by name, of the figures whose tables have numbers. A figure of another run that is not drawn into the chart has
+    a number after its name: the place of the run in `beside`, from 1."""
+    measured = Measured.read(run)
+    others = compared.others(measured, beside)
+    names = [other.name for other in others]
+    found: dict[str, charts.Chart] = {}
+    for drawn in charts.draw_all(measured, others=others):
+        found[drawn.figure.name] = drawn.chart
+        found |= {f"{drawn.figure.name}-{names.index(name) + 1}": panel for name, panel in drawn.panels.items()}
+    return found
+
+
+def save_figures(run: Run, folder: Path, kind: str = "svg", beside: Sequence[Run] = ()) -> list[Path]:
     """Each figure as `folder`/NAME.svg or .png."""
     written = []
-    made = figures(run)
+    made = figures(run, beside)
     if not made:
         raise RunError(f"{run.path} has no tables to draw yet. Fill them: keyhole analyze {run.path}")
     with disk_errors(folder, full="Make room, and run the same command again.", refused="Choose another folder."):
@@ -62,22 +83,49 @@ def save_figures(run: Run, folder: Path, kind: str = "svg") -> list[Path]:
     return written
 
 
-def data(run: Run) -> dict[str, Any]:
-    """Everything the page says, as one value that JSON can hold: a number that is not finite becomes null."""
+def data(run: Run, beside: Sequence[Run] = ()) -> dict[str, Any]:
+    """Everything the page says, as one value that JSON can hold: a number that is not finite becomes null. With other runs, each
+    has its tables and verdicts under `beside`, and how it compares."""
     measured = Measured.read(run)
+    others = compared.others(measured, beside)
     found: dict[str, Any] = output.plain(
         {
-            "run": {
-                "path": page.path(run),
-                "model": text.model_name(run),
-                "layers": run.layers,
-                "cells": run.cells.sizes,
-            }
-            | {"corpus": run.manifest["corpus"], "keyhole": __version__},
-            "tables": measured.tables,
-            "facts": measured.facts,
-            "notes": measured.notes,
-            "verdicts": {name: [asdict(verdict) for verdict in each] for name, each in measured.verdicts.items()},
+            **_measured(measured),
+            **({"beside": [_other(other) for other in others]} if others else {}),
         }
     )
     return found
+
+
+def _measured(measured: Measured) -> dict[str, Any]:
+    run = measured.run
+    return {
+        "run": {
+            "path": page.path(run),
+            "model": text.model_name(run),
+            "layers": run.layers,
+            "cells": run.cells.sizes,
+            "corpus": run.manifest["corpus"],
+            "keyhole": __version__,
+        },
+        "tables": measured.tables,
+        "facts": measured.facts,
+        "notes": measured.notes,
+        "verdicts": {name: [asdict(verdict) for verdict in each] for name, each in measured.verdicts.items()},
+    }
+
+
+def _other(other: compared.Other) -> dict[str, Any]:
+    """Another run: what was measured on it, and each claim of this run beside its own."""
+
+    def claim(each: compared.Compared) -> dict[str, Any]:
+        told = {"claim": each.claim, "result": each.result, "why": each.why, "adjusted": each.adjusted}
+        theirs = {"other": None if each.other is None else asdict(each.other)}
+        return told | theirs | {"difference": None if each.difference is None else each.difference._asdict()}
+
+    return {
+        "name": other.name,
+        **_measured(other.measured),
+        "missing": other.missing,
+        "claims": {figure: [claim(each) for each in claims] for figure, claims in other.claims.items()},
+    }

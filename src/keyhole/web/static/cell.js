@@ -1,5 +1,6 @@
 // @ts-check
 /** A cell: its key on the left, its value on the right; below, similar cells and what people wrote about it. */
+import { inOther } from "./beside.js";
 import * as data from "./data.js";
 import { h, replace } from "./dom.js";
 import { histogram } from "./histogram.js";
@@ -63,11 +64,12 @@ export async function render({ run, layer, cell, signal }) {
       labels(found, kinds),
       h(
         "div",
-        { class: "two" },
+        { class: run.beside ? "two even" : "two" },
         keys,
         h(
           "div",
           { class: "more-about" },
+          inOther(run, layer, cell, list),
           value,
           written(found, run),
           found.histogram &&

@@ -19,6 +19,7 @@ import * as unpack from "./unpack.js";
  * @typedef {import("./unpack.js").Trigger} Trigger
  * @typedef {import("./unpack.js").Cell} Cell
  * @typedef {import("./unpack.js").Unit} Unit
+ * @typedef {Omit<import("../types.js").BesideCell, "cell"> & {cell: Cell}} Beside the same cell in the run beside this one
  * @typedef {import("./unpack.js").Speaker} Speaker
  */
 
@@ -126,6 +127,12 @@ export const cell = (layer, cell) =>
   get(`data/cells/${layer}/${cell}.json`, async (packed) => unpack.cell(packed, (await run()).packing));
 /** @returns {Promise<import("./kinds.js").Kinds>} */
 export const kinds = () => get("data/kinds.json", unpack.kinds);
+/** @param {number} layer @param {number} cell @returns {Promise<Beside>} */
+export const beside = (layer, cell) =>
+  get(`data/beside/${layer}/${cell}.json`, async (packed) => ({
+    ...packed,
+    cell: unpack.cell(packed.cell, (await run()).packing),
+  }));
 /** @returns {Promise<import("../types.js").Vocabulary>} */
 export const vocabulary = () => get("data/vocabulary.json", same);
 /** The page of answers on which a token or a unit is. @param {number} number */

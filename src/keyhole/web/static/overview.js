@@ -1,6 +1,7 @@
 // @ts-check
 /** The overview: what was scanned, cells worth a look, the map of all cells, the paper's figures. */
 import { draw } from "./chart.js";
+import { badge, capital, headline } from "./claims.js";
 import * as data from "./data.js";
 import { h, replace, whenSeen } from "./dom.js";
 import { cellMap } from "./map.js";
@@ -176,6 +177,7 @@ function facts(run) {
           ? "both signs"
           : "never negative",
     ],
+    ...(run.beside ? /** @type {[string, string][]} */ ([["Beside it", run.beside.name]]) : []),
   ];
   return h(
     "dl",
@@ -186,28 +188,17 @@ function facts(run) {
 
 /** @param {HTMLElement} place @param {AbortSignal} signal */
 async function figures(place, signal) {
-  const { figures, outcomes } = await data.figures();
-  if (!figures.length) {
+  const { claims, figures, outcomes } = await data.figures();
+  if (!figures.length && !claims.length) {
     replace(
       place,
       h("p", { class: "missing" }, "Nothing is measured yet. Fill the tables: ", h("code", {}, "keyhole analyze RUN")),
     );
     return;
   }
-  const verdicts = figures.flatMap((figure) => figure.verdicts);
-  const tally = outcomes.map((outcome) => [
-    badge(outcome),
-    ` ${verdicts.filter((each) => each.verdict === outcome).length}  `,
-  ]);
   replace(
     place,
-    verdicts.length > 0 &&
-      h(
-        "p",
-        { class: "tally" },
-        `Of ${counted(verdicts.length, "claim")} of the paper that could be tested: `,
-        tally.flat(),
-      ),
+    headline(claims, outcomes),
     figures.map((figure) => {
       const plot = h("div", {
         class: "plot",
@@ -249,6 +240,7 @@ async function figures(place, signal) {
                 { class: "verdict" },
                 h("p", {}, badge(verdict.verdict), ` ${capital(verdict.claim)}.`),
                 h("p", { class: "soft small" }, `${capital(verdict.why)}.`),
+                verdict.effect && h("p", { class: "soft small" }, `Effect ${visible(verdict.effect.said)}.`),
               ),
             ),
           ),
@@ -256,16 +248,4 @@ async function figures(place, signal) {
       );
     }),
   );
-}
-
-/** @param {string} text */
-function capital(text) {
-  return visible(text.slice(0, 1).toUpperCase() + text.slice(1))
-    .replace(/\.$/, "")
-    .replace(/ (?=[<=%] ?)|(?<=[<=]) /g, "\u00a0");
-}
-
-/** @param {string} verdict */
-function badge(verdict) {
-  return h("span", { class: `badge ${verdict.replaceAll(" ", "-")}` }, verdict);
 }
