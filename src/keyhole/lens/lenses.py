@@ -3,8 +3,10 @@
 A lens is one entry of `LENSES`. Both read a value vector as logits without the head's bias, cap or scale, because a value is
 one summand of many:
 
-    raw     v·E                       the paper's
     norm    (g ⊙ (v − c·mean v))·E    the final norm's gain g is folded in; a LayerNorm centres (c = 1), an RMSNorm does not
+    raw     v·E                       as if there were no final norm
+
+The paper's model had no final norm, so there the two are the same; for a model that has one, `norm` is the paper's lens.
 
 The gain is folded into the vectors, so the unembedding is never copied.
 """
@@ -57,8 +59,8 @@ Lens = Callable[[Tensor, Callable[[], Norm]], Tensor]
 """From float32 vectors [n, model], and a function that measures the final norm, to the vectors that meet the unembedding."""
 
 LENSES: dict[str, Lens] = {
-    "raw": lambda vectors, final_norm: vectors,
     "norm": lambda vectors, final_norm: final_norm().fold(vectors),
+    "raw": lambda vectors, final_norm: vectors,
 }
 assert tuple(LENSES) == NAMES, "the lenses that a run can store are listed in store/values.py"
 
