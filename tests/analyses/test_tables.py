@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from pathlib import Path
 
@@ -14,10 +13,12 @@ from families import TINY, tiny
 from small import scanned
 
 import keyhole
-from keyhole.analyses import heldout, mutation, targets
+from keyhole.analyses import heldout, targets
 from keyhole.analyses.measured import note
 from keyhole.analyses.stats import clustered_mean, student, wilson
+from keyhole.analyses.strength import at_triggers
 from keyhole.errors import CorpusError, RunError, UsageError
+from keyhole.lens.head import Head
 from keyhole.store.values import Values, similar
 
 
@@ -32,7 +33,7 @@ def test_every_table_equals_the_papers_definition(family: str, tmp_path: Path) -
     values = [[paper.value(model, layer, cell) for cell in range(model.cells.size(layer))] for layer in everywhere]
 
     # agreement, rank
-    for row in run.table("agreement"):
+    for row in (row for row in run.table("agreement") if row["target"] in ("next", "last")):
         n, hits, _ = paper.agreement(run, model, row["layer"], row["target"], row["lens"])
         assert (row["n"], round(row["rate"] * row["n"])) == (n, hits)
         assert row["lo"] <= row["rate"] <= row["hi"]
@@ -43,7 +44,7 @@ def test_every_table_equals_the_papers_definition(family: str, tmp_path: Path) -
         np.testing.assert_allclose(got, np.percentile(ranks, [5, 25, 50, 75, 95]))
 
     # what values say
-    said = Values(run, "raw")
+    said, strong = Values(run, "raw"), at_triggers(run, Head(model))[0]
     for layer in everywhere:
         for cell in range(0, model.cells.size(layer), 5):
             logits = values[layer][cell] @ e.T
@@ -53,9 +54,9 @@ def test_every_table_equals_the_papers_definition(family: str, tmp_path: Path) -
             assert said.norms[model.cells.place(layer, cell)] == pytest.approx(
                 float(values[layer][cell].norm()), rel=1e-4
             )
-            assert said.max_prob[model.cells.place(layer, cell)] == pytest.approx(
-                float(torch.softmax(logits, 0).max()), rel=1e-4
-            )
+            p = torch.softmax(logits * float(strong[model.cells.place(layer, cell)]), 0)
+            expected = pytest.approx([float(p.max()), float(-(p * p.log()).sum())], rel=1e-3, nan_ok=True)
+            assert [getattr(said, name)[model.cells.place(layer, cell)] for name in ("max_prob", "entropy")] == expected
             flat = torch.stack([v for one in values for v in one])
             cosines = torch.cosine_similarity(values[layer][cell][None], flat, dim=1)
             cosines[model.cells.place(layer, cell)] = -2
@@ -63,6 +64,7 @@ def test_every_table_equals_the_papers_definition(family: str, tmp_path: Path) -
             assert [other.cosine for other in near] == pytest.approx(cosines.topk(5).values.tolist(), abs=1e-4)
 
     # section 5
+    keyhole.analyze(run, model=model, only=["composition", "refinement", "cases"], lens="raw")
     prefixes = heldout.prefixes(run, model, None, samples=4000, seed=0)
     seen = [paper.look(model, ids) for ids in prefixes.ids]
     final = [int(paper.own_logits(model, one.o[-1]).argmax()) for one in seen]
@@ -92,94 +94,6 @@ def test_every_table_equals_the_papers_definition(family: str, tmp_path: Path) -
         quartiles = [row[f"final_prob_{name}"] for name in ("p25", "median", "p75")]
         np.testing.assert_allclose(quartiles, np.percentile(p, [25, 50, 75]), rtol=1e-3, atol=1e-7)
     assert len(run.table("cases")) == round(run.table("refinement")[-1]["composition"] * len(seen))
-
-
-@pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2"])
-def test_mutation_equals_one_forward_per_trigger(family: str, tmp_path: Path) -> None:
-    model = tiny(family)
-    run = scanned(model, tmp_path)
-    rows, facts = mutation.rows(run, model, cells=6, seed=3)
-    picked = mutation.pick(run, 6, 3)
-    assert facts == {"cells": 6, "cells_least": 6, "triggers": 4, "one_token": picked.skipped}
-    assert f"{picked.skipped} triggers of one token" in mutation.note(facts)
-    assert len(rows) == 3 * model.layers
-    for layer in range(model.layers):
-        changes: dict[str, list[float]] = {name: [] for name in mutation.DROPPED}
-        for i in np.flatnonzero(picked.layer == layer):
-            ids = [int(t) for t in run.unit_tokens(int(picked.unit[i]))][: picked.length[i]]
-            longest = max(picked.length[picked.unit == picked.unit[i]])
-            place = mutation.reservoir(longest, np.random.default_rng((3, int(picked.unit[i]), 0)))[len(ids) - 1]
-            for name, mutated in (
-                ("first", ids[1:]),
-                ("last", ids[:-1]),
-                ("random", ids[:place] + ids[place + 1 :]),
-            ):
-                m = paper.look(model, mutated).m[layer][picked.cell[i]] * run.orientation[picked.place[i]]
-                changes[name].append((m - picked.coefficient[i]) / picked.coefficient[i])
-        for row in (row for row in rows if row["layer"] == layer):
-            assert row["n"] == len(changes[row["dropped"]])
-            assert row["mean_change"] == pytest.approx(np.mean(changes[row["dropped"]]), rel=1e-2, abs=1e-3)
-
-
-def test_the_random_place_is_uniform_over_each_prefix() -> None:
-    draws = np.stack([mutation.reservoir(6, np.random.default_rng(seed)) for seed in range(6000)])
-    for length in range(1, 7):
-        counts = np.bincount(draws[:, length - 1], minlength=length)
-        assert len(counts) == length
-        np.testing.assert_allclose(counts / 6000, 1 / length, atol=0.03)
-
-
-def test_baselines_are_what_they_say(tmp_path: Path) -> None:
-    model = tiny("llama")
-    run = scanned(model, tmp_path)
-    keyhole.analyze(run, model=model, only=["agreement"])
-    top = Values(run, "raw").top_tokens[:, 0]
-    held = set(targets.held_out_units(run).tolist())
-    text = [
-        int(t) for unit in range(run.manifest["corpus"]["units"]) if unit not in held for t in run.unit_tokens(unit)
-    ]
-    frequency = Counter(text)
-    for row in run.table("agreement"):
-        if row["target"] != "next":
-            continue
-        pairs = [
-            (int(top[run.cells.place(row["layer"], cell)]), triggers[0].next_id)
-            for cell in range(run.cells.size(row["layer"]))
-            if (triggers := run.triggers(row["layer"], cell)) and triggers[0].next_id is not None
-        ]
-        chance = np.mean([a == b for a, _ in pairs for _, b in pairs])
-        assert row["permuted"] == pytest.approx(chance)
-        assert row["unigram"] == pytest.approx(np.mean([frequency[b] / len(text) for _, b in pairs]))
-
-
-def test_confidence_bins_hold_all_cells_and_confident_the_surest(tmp_path: Path) -> None:
-    model = tiny("gpt2")
-    run = scanned(model, tmp_path)
-    keyhole.analyze(run, model=model, only=["confidence", "confident", "agreement"])
-    bins, rows = run.table("confidence"), run.table("agreement")
-    known = [row for row in rows if row["target"] == "next"]
-    assert sum(row["n"] for row in bins) == sum(row["n"] for row in known)
-    hits = sum(row["rate"] * row["n"] for row in known)
-    assert sum(row["rate"] * row["n"] for row in bins) == pytest.approx(hits)
-    assert all(a["max_prob_hi"] <= b["max_prob_lo"] for a, b in itertools.pairwise(bins))
-    surest = run.table("confident")
-    said = Values(run, "raw")
-    assert [row["max_prob"] for row in surest] == sorted(said.max_prob.ravel().tolist(), reverse=True)[:100]
-    for row in surest[:10]:
-        known_next = [t.next_token for t in run.triggers(row["layer"], row["cell"]) if t.next_token is not None]
-        assert row["share"] == (pytest.approx(known_next.count(row["token"]) / len(known_next)) if known_next else None)
-
-
-def test_activity_counts_the_corpus(tmp_path: Path) -> None:
-    model = tiny("gpt2", activation_function="relu")
-    run = scanned(model, tmp_path)
-    keyhole.analyze(run, model=model, only=["activity"])
-    for row in run.table("activity"):
-        fractions = [run.cell(row["layer"], cell).stats.active_fraction for cell in range(run.cells.size(row["layer"]))]
-        assert row["active_fraction"] == pytest.approx(np.mean(fractions))
-        assert row["dead"] == sum(run.cell(row["layer"], cell).dead for cell in range(run.cells.size(row["layer"])))
-        assert row["n"] == run.manifest["corpus"]["scanned_prefixes"]
-        assert row["lo"] < row["active_fraction"] < row["hi"]
 
 
 def test_wilson_and_clustered_intervals() -> None:
@@ -277,8 +191,8 @@ def test_a_run_without_what_is_asked_for_says_how_to_make_it(tmp_path: Path) -> 
     run = scanned(model, tmp_path)
     with pytest.raises(RunError, match=r"no tables yet.*keyhole analyze"):
         run.table("agreement")
-    with pytest.raises(RunError, match=r"lens 'norm' yet.*--lens norm"):
-        Values(run, "norm")
+    with pytest.raises(RunError, match=r"lens 'raw' yet.*--lens raw"):
+        Values(run, "raw")
     keyhole.analyze(run, model=model, only=["activity"])
     with pytest.raises(RunError, match="'rank' is not filled yet"):
         run.table("rank")
@@ -303,9 +217,9 @@ def test_values_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     model = tiny("llama")
     run = scanned(model, tmp_path)
     keyhole.analyze(run, model=model, only=["rank"])
-    stamp = (run.path / "values_raw_top_tokens.npy").stat().st_mtime_ns
+    stamp = (run.path / "values_norm_top_tokens.npy").stat().st_mtime_ns
     keyhole.analyze(run, model=model, only=["agreement"])
-    assert (run.path / "values_raw_top_tokens.npy").stat().st_mtime_ns == stamp
+    assert (run.path / "values_norm_top_tokens.npy").stat().st_mtime_ns == stamp
     keyhole.analyze(run, model=model, only=["agreement"], mask_untrained=True)
-    assert (run.path / "values_raw_top_tokens.npy").stat().st_mtime_ns != stamp
-    assert Values(run, "raw").top_tokens.max() < 300
+    assert (run.path / "values_norm_top_tokens.npy").stat().st_mtime_ns != stamp
+    assert Values(run, "norm").top_tokens.max() < 300

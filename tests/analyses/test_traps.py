@@ -47,7 +47,7 @@ def test_trap_1_agreement_takes_the_next_token_and_names_the_last(tmp_path: Path
     run = keyhole.scan(
         relu, [text], out=tmp_path / "run", unit="line", top=1
     )  # layer 2 is the last: its keys see no change
-    keyhole.analyze(run, model=relu, only=["agreement"])
+    keyhole.analyze(run, model=relu, only=["agreement"], lens="raw")
     rows = {(row["layer"], row["target"]): row for row in run.table("agreement")}
     top = Values(run, "raw").top_tokens[run.cells.span(2), 0]
     assert rows[2, "next"]["rate"] > rows[2, "last"]["rate"] > 0
@@ -86,7 +86,7 @@ def test_trap_3_composition_reads_y_alone_and_active_cells_only(tmp_path: Path, 
     point_at(relu, 2, 5, alone)  # … and whose value says what its layer says
     run = scanned(relu, tmp_path, force=True)
     assert heldout.prefixes(run, relu, None, samples=4000, seed=0) == prefixes
-    keyhole.analyze(run, model=relu, only=["composition"])
+    keyhole.analyze(run, model=relu, only=["composition"], lens="raw")
     differs_from_o, differs_with_inactive = False, False
     for layer, row in enumerate(run.table("composition")):
         top = [int((paper.value(relu, layer, cell) @ e.T).argmax()) for cell in range(relu.cells.size(0))]
@@ -111,7 +111,7 @@ def test_trap_4_every_layer_has_its_statistics(tmp_path: Path) -> None:
     keyhole.analyze(run, model=model, cells=3)
     for name in ("activity", "mutation", "agreement", "rank", "composition", "refinement"):
         assert {row["layer"] for row in run.table(name)} == set(range(model.layers)), name
-    assert Values(run, "raw").max_prob.shape == (len(model.cells),)
+    assert Values(run, "norm").max_prob.shape == (len(model.cells),)
 
 
 def test_trap_5_special_tokens_are_no_candidates_and_the_whole_sentence_is(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_trap_8_a_negative_coefficient_reads_the_value_with_a_minus(tmp_path: Pa
     prefixes = heldout.prefixes(run, model, None, samples=4000, seed=0)
     seen = [paper.look(model, ids) for ids in prefixes.ids]
     e = paper.unembedding(model)
-    keyhole.analyze(run, model=model, only=["composition"])
+    keyhole.analyze(run, model=model, only=["composition"], lens="raw")
     unsigned_differs = False
     for layer, row in enumerate(run.table("composition")):
         values = torch.stack([paper.value(model, layer, cell) for cell in range(model.cells.size(0))])

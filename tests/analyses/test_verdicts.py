@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from synthetic import like_the_paper
+from synthetic import facts_like_the_paper, like_the_paper
 
 from keyhole.analyses import claims, registry, stats
-from keyhole.analyses.record import Measurement, Shape, Verdict
+from keyhole.analyses.record import Figure, Measurement, Shape, Verdict
 from keyhole.analyses.stats import rate_interval as wilson
 from keyhole.cells import Cells
 
@@ -37,11 +37,20 @@ def rows(**columns: Any) -> list[Row]:
     ]
 
 
-def judged(figure: str, rows: list[Row], *, layers: int = LAYERS, cells: int = 100, **facts: Any) -> list[Verdict]:
+def figure(name: str) -> Figure:
+    (found,) = [each for _, each in registry.report_order() if each.name == name]
+    return found
+
+
+def judged(name: str, rows: list[Row], *, layers: int = LAYERS, cells: int = 100, **facts: Any) -> list[Verdict]:
     """The verdicts on the claims of a figure."""
     measurement = Measurement(rows, facts, Shape(Cells.of_widths([cells] * layers), 50_000, signed=False))
-    (found,) = [each for _, each in registry.report_order() if each.name == figure]
-    return [claim.weigh(measurement) for claim in found.claims]
+    return [claim.weigh(measurement) for claim in figure(name).claims]
+
+
+def no_cells(facts: dict[str, Any]) -> dict[str, Any]:
+    """Without the fact that has the name of an option of `judged`."""
+    return {name: value for name, value in facts.items() if name != "cells"}
 
 
 def outcome(found: list[Verdict], at: int = 0) -> str:
@@ -102,78 +111,87 @@ def test_layers_are_named_in_few_words() -> None:
 # The findings
 
 
-def mutation(first: list[float], last: list[float], random: list[float]) -> list[Row]:
-    kinds = {"first": first, "last": last, "random": random}
-    return [row for kind, change in kinds.items() for row in rows(dropped=kind, mean_change=change, n=9)]
+def effect(name: str, value: float, half: float) -> dict[str, float]:
+    return {name: value, f"{name}_lo": value - half, f"{name}_hi": value + half}
+
+
+def over(first: float, random: float, middle: float, half: float) -> dict[str, float]:
+    return effect("over_first", first, half) | effect("over_random", random, half) | effect("over_middle", middle, half)
 
 
 @pytest.mark.parametrize(
-    ("rows", "most", "less"),
+    ("facts", "most", "less"),
     [
-        (mutation([-0.1] * 12, [x - 2 for x in RISING], [-0.2] * 12), HOLDS, HOLDS),
-        (mutation([-0.9] * 12, [-x / 10 for x in RISING], [-0.2] * 12), NOT, NOT),
-        (mutation([-0.5, -0.1, -0.1] * 4, [-0.3] * 12, [-0.1, -0.5, -0.1] * 4), UNCLEAR, UNCLEAR),
-        ([], UNCLEAR, UNCLEAR),
+        (over(0.4, 0.3, 0.3, 0.05) | effect("less_above", 0.2, 0.05), HOLDS, HOLDS),
+        (over(0.4, 0.3, -0.1, 0.05) | effect("less_above", -0.1, 0.05), NOT, NOT),
+        (over(0.4, 0.3, 0.06, 0.02) | effect("less_above", 0.06, 0.02), UNCLEAR, UNCLEAR),
+        (over(0.04, 0.04, 0.04, 0.005) | effect("less_above", 0.04, 0.005), NOT, NOT),  # real, but too small to matter
+        ({}, UNCLEAR, UNCLEAR),
     ],
 )
-def test_mutation(rows: list[Row], most: str, less: str) -> None:
-    found = judged("mutation", rows)
+def test_mutation(facts: dict[str, float], most: str, less: str) -> None:
+    found = judged("mutation", rows(dropped="last", mean_change=-0.5, n=9), **facts)
     assert (outcome(found), outcome(found, 1)) == (most, less)
-    assert "sign test" in found[0].test
-    assert "Spearman" in found[1].test
+    if facts:
+        assert "middle" in found[0].evidence
+
+
+AGREEMENT = ("above_chance", "beyond_bigram", "lower_part", "rise")
 
 
 @pytest.mark.parametrize(
-    ("rate", "permuted", "rises", "above"),
+    ("values", "half", "expected"),
     [
-        ([x / 20 for x in RISING], 0.001, HOLDS, HOLDS),
-        ([x / 20 for x in FALLING], 0.2, NOT, NOT),
-        ([x / 1000 for x in noise()], 0.0005, UNCLEAR, UNCLEAR),
+        ((0.02, 0.01, 0.0, 0.02), 0.0005, (HOLDS, HOLDS, HOLDS, HOLDS)),
+        ((0.0, 0.0, 0.02, -0.01), 0.0005, (NOT, NOT, NOT, NOT)),
+        ((0.02, 0.0, 0.0, 0.02), 0.0005, (HOLDS, NOT, HOLDS, HOLDS)),  # nothing but bigrams
+        ((0.001, 0.001, 0.001, 0.001), 0.0005, (UNCLEAR,) * 4),
+        ((0.02, 0.01, 0.0, 0.02), 0.03, (UNCLEAR,) * 4),
     ],
 )
-def test_agreement(rate: list[float], permuted: float, rises: str, above: str) -> None:
-    table = rows(target="next", lens="raw", n=1500, rate=rate, permuted=permuted, unigram=0.0)
-    other = rows(target="last", lens="raw", n=1500, rate=0.9, permuted=0.0, unigram=0.0)
-    found = judged("agreement", [*table, *other])
-    assert (outcome(found), outcome(found, 1)) == (rises, above)
-    assert "shuffled values" in found[1].evidence
-
-
-def test_agreement_reads_the_papers_lens_where_there_are_two() -> None:
-    raw = rows(target="next", lens="raw", n=1500, rate=RISING, permuted=0.0, unigram=0.0)
-    norm = rows(target="next", lens="norm", n=1500, rate=FALLING, permuted=0.0, unigram=0.0)
-    assert outcome(judged("agreement", [*norm, *raw])) == HOLDS
-    assert outcome(judged("agreement", norm)) == NOT
+def test_agreement(values: tuple[float, ...], half: float, expected: tuple[str, ...]) -> None:
+    facts: dict[str, float] = {}
+    for name, value in zip(AGREEMENT, values, strict=True):
+        facts |= effect(name, value, half)
+    found = judged("agreement", rows(target="next", lens="norm", n=1500, rate=0.0), **facts)
+    assert tuple(each.outcome for each in found) == expected
+    assert "0.1 points" in found[0].test
+    assert "layers 0–6" in found[2].evidence
+    assert "layers 7–11" in found[3].evidence
 
 
 def test_agreement_without_a_known_target() -> None:
     table = rows(target="next", lens="raw", n=0, rate=None, permuted=None, unigram=None)
-    assert [v.outcome for v in judged("agreement", table)] == [UNCLEAR, UNCLEAR]
+    assert [v.outcome for v in judged("agreement", table)] == [UNCLEAR] * 4
 
 
-@pytest.mark.parametrize(("median", "expected"), [(FALLING, HOLDS), (RISING, NOT), (noise(), UNCLEAR)])
-def test_rank(median: list[float], expected: str) -> None:
-    assert outcome(judged("rank", rows(lens="raw", n=5, median=[1 + 100 * x for x in median]))) == expected
+@pytest.mark.parametrize(("value", "expected"), [(0.2, HOLDS), (-0.1, NOT), (0.06, UNCLEAR), (0.02, NOT)])
+def test_rank(value: float, expected: str) -> None:
+    facts = effect("auc_upper", value, 0.02) | effect("auc_rise", value, 0.02)
+    assert [v.outcome for v in judged("auc", rows(lens="norm", n=5, auc=0.5), **facts)] == [expected] * 2
 
 
-@pytest.mark.parametrize(
-    ("rate", "n", "expected"),
-    [(RISING, 500, HOLDS), (FALLING, 500, NOT), (noise(), 3, UNCLEAR), ([0.0] * 12, 500, UNCLEAR)],
-)
-def test_confidence(rate: list[float], n: int, expected: str) -> None:
-    table = [
-        {"bin": i, "max_prob_lo": i / 12, "max_prob_hi": (i + 1) / 12, "n": n, "rate": r} for i, r in enumerate(rate)
-    ]
-    assert outcome(judged("confidence", table)) == expected
+@pytest.mark.parametrize(("value", "expected"), [(0.01, HOLDS), (-0.01, NOT), (0.002, UNCLEAR), (0.0, UNCLEAR)])
+def test_confidence(value: float, expected: str) -> None:
+    facts = effect("surer_minus_less", value, 0.0015)
+    assert outcome(judged("confidence", rows(part="bin", n=5, rate=0.1), **facts)) == expected
 
 
 @pytest.mark.parametrize(
-    ("layers", "expected"), [([15] * 97 + [0] * 3, HOLDS), ([2] * 100, NOT), ([15] * 38 + [2] * 62, UNCLEAR)]
+    ("layers", "expected"), [([15] * 97 + [0] * 3, HOLDS), ([2] * 100, NOT), ([15] * 50 + [2] * 50, UNCLEAR)]
 )
 def test_confident(layers: list[int], expected: str) -> None:
     found = judged("confident", [{"layer": layer} for layer in layers], layers=16)
     assert outcome(found) == expected
     assert "layers 10–15" in found[0].evidence
+
+
+@pytest.mark.parametrize(("excess", "expected"), [(0.4, HOLDS), (0.0, NOT), (0.15, UNCLEAR)])
+def test_the_surest_values_against_a_deal(excess: float, expected: str) -> None:
+    facts = effect("agree", 0.46, 0.09) | effect("agree_excess", excess, 0.09)
+    found = judged("confident", [{"layer": 1}] * 100, **facts)
+    assert outcome(found, 1) == expected
+    assert "46 % (37 to 55 %)" in found[1].evidence
 
 
 @pytest.mark.parametrize(
@@ -189,9 +207,17 @@ def test_active(fraction: list[float], within: str, falls: str) -> None:
     assert (outcome(found), outcome(found, 1)) == (within, falls)
 
 
-@pytest.mark.parametrize(("dead", "expected"), [(0, HOLDS), (10, UNCLEAR), (100, NOT)])
-def test_activity(dead: int, expected: str) -> None:
+@pytest.mark.parametrize(("dead", "expected"), [(0, HOLDS), (10, HOLDS), (23, UNCLEAR), (100, NOT), (None, UNCLEAR)])
+def test_activity(dead: int | None, expected: str) -> None:
     assert outcome(judged("activity", rows(dead=dead), cells=1000)) == expected
+
+
+def test_whether_a_gated_key_fires_is_no_question() -> None:
+    gated = Shape(Cells.of_widths([100] * LAYERS), 50_000, signed=True, gated=True)
+    (found,) = [claim.weigh(Measurement(rows(dead=1), {}, gated)) for claim in figure("activity").claims]
+    assert found.outcome == "not applicable"
+    assert "convention" in found.evidence
+    assert "12 of 1,200 cells are dead" in found.evidence
 
 
 @pytest.mark.parametrize(
@@ -260,13 +286,14 @@ def test_no_rows_and_no_numbers_are_unclear_not_an_error() -> None:
 
 @pytest.mark.parametrize("layers", [6, 16, 80])
 def test_rows_like_the_papers_confirm_the_paper(layers: int) -> None:
-    tables = like_the_paper(layers)
+    tables, facts = like_the_paper(layers), facts_like_the_paper()
     found = [
-        *judged("mutation", tables["mutation"]),
-        *judged("agreement", tables["agreement"]),
-        *judged("rank", tables["rank"]),
-        *judged("confidence", tables["confidence"]),
-        *judged("confident", tables["confident"], layers=layers),
+        *judged("activity", tables["activity"], layers=layers, cells=1536),
+        *judged("mutation", tables["mutation"], **no_cells(facts["mutation"])),
+        *judged("agreement", tables["agreement"], **facts["agreement"]),
+        *judged("auc", tables["rank"], **facts["rank"]),
+        *judged("confidence", tables["confidence"], **facts["confidence"]),
+        *judged("confident", tables["confident"], layers=layers, **facts["confident"]),
         *judged("zero_agreement", tables["composition"]),
         *judged("residual_match", tables["refinement"]),
         *judged("final_probability", tables["refinement"]),
@@ -302,7 +329,7 @@ def test_an_effect_has_its_interval_and_what_it_is_compared_with() -> None:
 
 def test_upper_layers_that_are_narrow_hold_fewer_of_the_surest_values_by_chance() -> None:
     claim = registry.get("confident").figures[0].claims[0]
-    rows = [{"layer": layer} for layer in [15] * 8 + [0] * 92]
+    rows = [{"layer": layer} for layer in [15] * 25 + [0] * 75]
     narrow = Shape(Cells.of_widths([100] * 10 + [1] * 6), 50_000, signed=False)
     assert claim.weigh(Measurement(rows, {}, narrow)).outcome == HOLDS
     assert judged("confident", rows, layers=16)[0].outcome == NOT

@@ -22,6 +22,31 @@ def fill(path: Path, name: str, rows: list[dict[str, Any]], facts: dict[str, Any
     tables.write_table(path, name, rows, facts, schemas=registry.schemas())
 
 
+def facts_like_the_paper() -> dict[str, dict[str, Any]]:
+    """By table, the facts that go with `like_the_paper`: effects as the paper's numbers would give them."""
+
+    def effect(name: str, value: float, half: float) -> dict[str, float]:
+        return {name: value, f"{name}_lo": value - half, f"{name}_hi": value + half}
+
+    return {
+        "mutation": {"cells": 100, "cells_least": 100, "triggers": 50, "one_token": 12}
+        | effect("over_first", 0.4, 0.02)
+        | effect("over_random", 0.32, 0.02)
+        | effect("over_middle", 0.35, 0.02)
+        | effect("less_above", 0.2, 0.03),
+        "agreement": {"lens": "norm"}
+        | effect("above_chance", 0.02, 0.002)
+        | effect("beyond_bigram", 0.015, 0.002)
+        | effect("lower_part", 0.0002, 0.0003)
+        | effect("rise", 0.015, 0.002),
+        "rank": {"lens": "norm"} | effect("auc_upper", 0.25, 0.01) | effect("auc_rise", 0.2, 0.02),
+        "confidence": {"lens": "norm", "divisor": 3.0} | effect("surer_minus_less", 0.006, 0.002),
+        "confident": {"lens": "norm", "divisor": 3.0, "triggers": 50}
+        | effect("agree", 0.46, 0.09)
+        | effect("agree_excess", 0.44, 0.09),
+    }
+
+
 def like_the_paper(layers: int, cells: int = 1536, n: int = 4000, seed: int = 0) -> Tables:
     rng = np.random.default_rng(seed)
     depth = [layer / max(1, layers - 1) for layer in range(layers)]
@@ -38,25 +63,38 @@ def like_the_paper(layers: int, cells: int = 1536, n: int = 4000, seed: int = 0)
         fraction = noisy(0.45 - 0.35 * math.exp(-(((d - 0.6) / 0.35) ** 2)))
         found["activity"].append(
             {"layer": layer, "n": cells, "active_fraction": fraction, "lo": fraction - 0.01, "hi": fraction + 0.01}
-            | {"dead": int(rng.integers(0, 3)) if d > 0.9 else 0}
+            | {"dead": (dead := int(rng.integers(0, 3)) if d > 0.9 else 0), "cells": cells, "alive": 1 - dead / cells}
+            | {f"alive_{end}": value for end, value in around(1 - dead / cells, cells).items()}
         )
-        for dropped, change in (("first", -0.08), ("last", -0.62 + 0.3 * d), ("random", -0.15)):
+        last = -0.62 + 0.3 * d
+        kinds = [("first", None, -0.08), ("last", None, last), ("random", None, -0.15), ("middle", None, -0.12)]
+        for dropped, distance, change in kinds + [("distance", i, last / i) for i in range(1, 9)]:
             change += float(rng.normal(0, 0.01))
             found["mutation"].append(
-                {"layer": layer, "dropped": dropped, "n": 5000, "mean_change": change}
-                | {"lo": change - 0.02, "hi": change + 0.02}
+                {"layer": layer, "dropped": dropped, "distance": distance, "n": 5000, "cells": 100}
+                | {"mean_change": change, "lo": change - 0.02, "hi": change + 0.02, "median_change": change - 0.01}
+                | {"median_lo": change - 0.03, "median_hi": change + 0.01}
             )
-        for lens, scale in (("raw", 1.0), ("norm", 1.3)):
-            for target, rate in (("next", 0.001 + 0.035 * d**4), ("last", 0.004 + 0.05 * (1 - d) ** 3)):
+        for lens, scale in (("norm", 1.0), ("raw", 0.7)):
+            rising = 0.001 + 0.035 * d**4
+            for target, rate in (
+                ("next", rising),
+                ("last", 0.004 + 0.05 * (1 - d) ** 3),
+                ("word start", rising * 0.8),
+                ("inside a word", rising * 1.3),
+            ):
                 rate = noisy(rate * scale, 0.0008)
                 found["agreement"].append(
                     {"layer": layer, "target": target, "lens": lens, "n": cells, "rate": rate, **around(rate, cells)}
-                    | {"permuted": 0.001, "unigram": 0.002}
+                    | {"permuted": 0.001, "unigram": 0.002, "same_last": 0.003, "alone": 0.4}
+                    | {"excess": rate - 0.001, "excess_lo": rate - 0.004, "excess_hi": rate + 0.003}
+                    | {"beyond": rate - 0.003, "beyond_lo": rate - 0.006, "beyond_hi": rate + 0.001}
                 )
-            middle = 24000 * math.exp(-2.6 * d)
+            middle, auc = 24000 * math.exp(-2.6 * d), 0.5 + 0.3 * d
             found["rank"].append(
                 {"layer": layer, "lens": lens, "n": cells, "p5": middle / 60, "p25": middle / 5, "median": middle}
                 | {"p75": min(49000, middle * 1.9), "p95": min(49100, middle * 4)}
+                | {"auc": auc, "lo": auc - 0.01, "hi": auc + 0.01}
             )
         zero = noisy(0.95 - 0.22 * d)
         found["composition"].append(
@@ -74,9 +112,16 @@ def like_the_paper(layers: int, cells: int = 1536, n: int = 4000, seed: int = 0)
         )
     edges = [10 ** (-3.5 + 0.35 * i) for i in range(11)]
     found["confidence"] = [
-        {"bin": i, "max_prob_lo": edges[i], "max_prob_hi": min(1.0, edges[i + 1])}
-        | {"n": int(20000 * 0.4**i) + 8, "rate": min(1.0, 0.004 * 1.55**i)}
+        {"part": "bin", "layer": None, "bin": i, "max_prob_lo": edges[i], "max_prob_hi": min(1.0, edges[i + 1])}
+        | {"n": (size := int(20000 * 0.4**i) + 8), "rate": (rate := min(1.0, 0.004 * 1.55**i)), **around(rate, size)}
+        | {"permuted": 0.001}
         for i in range(10)
+    ] + [
+        {"part": part, "layer": layer, "bin": i, "max_prob_lo": 0.01 + i / 10, "max_prob_hi": 0.1 + i / 10}
+        | {"n": cells // 2, "rate": (rate := 0.001 + (0.02 + 0.02 * i) * d**4), **around(rate, cells // 2)}
+        | {"permuted": 0.001}
+        for i, part in enumerate(("less sure half", "surer half"))
+        for layer, d in enumerate(depth)
     ]
     words = [" the", " of", " Paris", "ing", ",", " however", "\n", " million", " which", " Congress"]
     found["confident"] = [
@@ -85,7 +130,8 @@ def like_the_paper(layers: int, cells: int = 1536, n: int = 4000, seed: int = 0)
             "cell": int(rng.integers(cells)),
             "token": words[i % len(words)],
         }
-        | {"max_prob": 0.9 - i / 150, "share": max(0.0, 0.92 - i / 50)}
+        | {"max_prob": 0.9 - i / 150, "share": (share := max(0.0, 0.92 - i / 50)), **around(share, 50)}
+        | {"permuted": 0.02}
         for i in range(100)
     ]
     found["cases"] = [

@@ -37,7 +37,7 @@ def analyze(
     samples: int = 4000,
     seed: int = 0,
     cells: int = 100,
-    lens: str | Sequence[str] = "raw",
+    lens: str | Sequence[str] = "norm",
     mask_untrained: bool = False,
     similar: bool = True,
     model: Model | str | os.PathLike[str] | None = None,
@@ -47,14 +47,15 @@ def analyze(
 ) -> Run:
     """Fill the tables of a run (those in `only`, or all), store what its values say, and shade its triggers.
 
-    `lens` may name several: some tables then have rows for each, the others are read through the first. `valid` is held-out
-    text for the analyses that need it. `model` must be given for a run that this user did not make: such a run must not decide
-    what is loaded. Analyses that are damaged on disk are computed again.
+    `lens` may name several: some tables then have rows for each, the others are read through the main one, which is `norm` if it
+    is among them. `valid` is held-out text for the analyses that need it. `model` must be given for a run that this user did not
+    make: such a run must not decide what is loaded. Analyses that are damaged on disk are computed again.
     """
     if device == SPLIT or (isinstance(model, Model) and model.split):
         raise UsageError("The analyses need the model on one device: --device cuda or cpu, not split.")
     wanted = _choose(only)
-    lenses = [check_lens(name) for name in dict.fromkeys([lens] if isinstance(lens, str) else lens)]
+    asked = {check_lens(name) for name in ([lens] if isinstance(lens, str) else lens)}
+    lenses = [name for name in LENSES if name in asked]
     if not lenses:
         raise UsageError(f"No lens was named. The lenses are: {', '.join(LENSES)}.")
     samples, cells, seed = whole("samples", samples, 1), whole("cells", cells, 1), whole("seed", seed, 0)

@@ -37,6 +37,24 @@ def interval(lo: float, hi: float) -> str:
     return f"{low} to {high}"
 
 
+def points(*values: float) -> str:
+    """A difference of shares, or the ends of its interval, in percentage points."""
+    return " to ".join(percent(value).removesuffix(" %") for value in values) + " points"
+
+
+def numbers(*values: float) -> str:
+    """A number, or the ends of its interval, with three digits after the point."""
+    return " to ".join(minus(value, 3) for value in values)
+
+
+def told(what: str, effect: Effect | None, show: Callable[..., str] = points) -> str:
+    """What was measured, and the effect with its interval."""
+    if effect is None:
+        return what
+    ends = "" if effect.lo is None or effect.hi is None else f" ({show(effect.lo, effect.hi)})"
+    return f"{what}: {show(effect.value)}{ends}"
+
+
 def minus(value: float, digits: int) -> str:
     """A number with a real minus sign."""
     return f"{value:.{digits}f}".replace("-", "−")

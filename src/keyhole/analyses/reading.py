@@ -12,6 +12,7 @@ from ..store.run import Run
 from ..store.values import KEPT, Values, index
 from . import targets
 from .record import Begin
+from .strength import at_triggers
 
 SIMILAR = 5
 
@@ -26,7 +27,11 @@ def oriented(run: Run, head: Head, layer: int) -> torch.Tensor:
 def read_values(
     run: Run, head: Head, lens: str, *, mask: bool = False, begin: Begin = lambda total: lambda done: None
 ) -> Values:
-    """Read the values of all layers through a lens and store the result in the run, unless it is there already."""
+    """Read the values of all layers through a lens and store the result in the run, unless it is there already.
+
+    Logits are those of the value itself. Its largest probability and its entropy are those of softmax at the strength that the
+    value has at its top-1 trigger (`strength.py`), and NaN for a cell without one.
+    """
     settings = {
         "lens": lens,
         "vocabulary": head.vocabulary,
@@ -35,7 +40,8 @@ def read_values(
     }
     if lens == "mapped" and head.maps is not None:
         settings["maps"] = dict(head.maps.settings)
-    if layout.read_lens(run.path, lens) == settings:
+    stored = layout.read_lens(run.path, lens)
+    if stored is not None and stored == settings | {"divisor": stored.get("divisor", 0.0)}:
         return Values(run, lens)
     layout.drop_lens(run.path, lens)
     masked = None
@@ -43,15 +49,17 @@ def read_values(
         seen = np.flatnonzero(targets.unigram(run, head.vocabulary))
         masked = seem_untrained(head.weight, len(run.vocabulary), torch.from_numpy(seen))
     wanted = targets.next_tokens(run, 1)[:, 0]
+    strengths, divisor = at_triggers(run, head)
     advance = begin(len(run.cells))
     names = ("top_tokens", "top_logits", "bottom_tokens", "bottom_logits", "max_prob", "entropy", "ranks")
     kept: dict[str, list[np.ndarray[tuple[int, ...], np.dtype[np.generic]]]] = {name: [] for name in names}
     norms = []
     for layer in range(run.layers):
-        values = oriented(run, head, layer)
+        values, strong = oriented(run, head, layer), strengths[run.cells.span(layer)]
         norms.append(values.norm(dim=1).cpu().numpy())
+        scale = torch.from_numpy(np.where(np.isnan(strong), 1, strong)).to(values.device)[:, None]
         found = project(
-            head.see(lens, values, layer),
+            head.see(lens, values, layer) * scale,
             head.weight,
             kept=KEPT,
             targets=torch.from_numpy(wanted[run.cells.span(layer)]),
@@ -59,7 +67,10 @@ def read_values(
             advance=advance,
         )
         for name in names:
-            array = getattr(found, name).cpu().numpy()
+            part = getattr(found, name)
+            array = (part / scale if name.endswith("logits") else part).cpu().numpy()
+            if name in ("max_prob", "entropy"):
+                array[np.isnan(strong)] = np.nan
             kept[name].append(array.astype(np.int32) if array.dtype == np.int64 else array)
     arrays = {name: np.concatenate(parts) for name, parts in kept.items()} | {"norms": np.concatenate(norms)}
     for side, sign in (("top", 1), ("bottom", -1)):
@@ -67,7 +78,7 @@ def read_values(
         arrays |= {f"index_{side}_offsets": offsets, f"index_{side}_places": places}
     for name, array in arrays.items():
         layout.save_array(run.path, layout.lens_array(lens, name), array)
-    layout.save_lens(run.path, lens, settings)
+    layout.save_lens(run.path, lens, settings | {"divisor": divisor})
     return Values(run, lens)
 
 

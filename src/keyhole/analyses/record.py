@@ -23,7 +23,7 @@ from ..store.tables import Column as Column
 from ..store.tables import Fact as Fact
 from ..store.tables import Row as Row
 from ..store.tables import Schema
-from ..store.values import Values
+from ..store.values import LENSES, Values
 from .stats import Z
 
 if TYPE_CHECKING:
@@ -214,6 +214,8 @@ class Bins:
     name: str
     overall: str
     """the name of the baseline, which is the rate over all bins"""
+    where: Mapping[str, Any] = field(default_factory=dict)
+    """the rows that are bins; all if nothing is asked"""
 
 
 @dataclass(frozen=True)
@@ -375,9 +377,9 @@ def present(rows: Rows, *columns: str) -> list[Row]:
 
 
 def main_lens(rows: Rows) -> str | None:
-    """The lens that verdicts and figures read: the paper's, or else the first there is."""
-    lenses = [str(row["lens"]) for row in rows]
-    return "raw" if "raw" in lenses else lenses[0] if lenses else None
+    """The lens that verdicts and figures read: of those in the table, the first in the order of `LENSES`."""
+    lenses = {str(row["lens"]) for row in rows}
+    return next((lens for lens in LENSES if lens in lenses), None)
 
 
 def lens_note(facts: Facts) -> str:

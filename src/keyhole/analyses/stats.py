@@ -45,6 +45,11 @@ def wilson(hits: float, n: float) -> tuple[float | None, float | None]:
     return max(0.0, min(p, centre - half)), min(1.0, max(p, centre + half))
 
 
+def rate_with_interval(hits: float, n: int) -> Interval:
+    """A rate of `hits` in `n` with Wilson's interval."""
+    return Interval(hits / n, *wilson(hits, n)) if n else Interval(math.nan)
+
+
 def rate_interval(rate: float, n: float) -> tuple[float, float]:
     """Wilson's interval of a rate that was measured on `n`; everything from 0 to 1 if n is 0."""
     lo, hi = wilson(rate * n, n) if n > 0 else (None, None)
@@ -152,6 +157,52 @@ def _resampled(
 def _ends(drawn: npt.NDArray[np.float64]) -> tuple[float, float]:
     lo, hi = np.percentile(drawn, [2.5, 97.5])
     return float(lo), float(hi)
+
+
+MOST_RESAMPLED = 20_000
+"""Values of a sample, at most, that are resampled. Of more, the mean is normal, and its standard error says the same."""
+
+
+def sample_mean(values: npt.NDArray[Any]) -> Interval:
+    """A mean and its interval over the values drawn: by the bootstrap, or for many values from the standard error."""
+    if len(values) <= MOST_RESAMPLED:
+        return bootstrap_mean(values)
+    mean, half = float(values.mean()), Z * float(values.std(ddof=1)) / math.sqrt(len(values))
+    return Interval(mean, mean - half, mean + half)
+
+
+def sample_difference(upper: npt.NDArray[Any], lower: npt.NDArray[Any]) -> Interval:
+    """The mean of `upper` minus that of `lower`, two independent samples, as `sample_mean` does it."""
+    if max(len(upper), len(lower)) <= MOST_RESAMPLED:
+        return bootstrap_difference(upper, lower)
+    return difference(sample_mean(upper), sample_mean(lower))
+
+
+def difference(upper: Interval, lower: Interval, correlation: float = 0.0) -> Interval:
+    """The difference of two estimates, from the interval of each: Newcombe's hybrid (also MOVER), which keeps the asymmetry
+    of Wilson's intervals and so is right for rare hits. `correlation` is that of the two estimates; 0 if they are independent.
+    """
+    value = upper.value - lower.value
+    if upper.lo is None or upper.hi is None or lower.lo is None or lower.hi is None:
+        return Interval(value)
+    below, above = upper.value - upper.lo, upper.hi - upper.value
+    under, over = lower.value - lower.lo, lower.hi - lower.value
+    down = below**2 + over**2 - 2 * correlation * below * over
+    up = above**2 + under**2 - 2 * correlation * above * under
+    return Interval(value, value - math.sqrt(max(0.0, down)), value + math.sqrt(max(0.0, up)))
+
+
+def median_interval(values: npt.NDArray[Any]) -> Interval:
+    """A median and its interval by order statistics (exact for any distribution). Without an interval if too few values were
+    drawn for one of 95 %, which takes six."""
+    if not len(values):
+        return Interval(math.nan)
+    from scipy.stats import quantile_test
+
+    median = float(np.median(values))
+    ends = quantile_test(values, p=0.5).confidence_interval(0.95)
+    known = math.isfinite(ends.low) and math.isfinite(ends.high)
+    return Interval(median, float(ends.low), float(ends.high)) if known else Interval(median)
 
 
 def thirds(layers: int) -> tuple[slice, slice]:

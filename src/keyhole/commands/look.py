@@ -86,15 +86,17 @@ def tokens(
     run: RunPath,
     token: Annotated[str, typer.Argument(help='A token as text, with its leading space: " Paris".')],
     limit: Annotated[int, typer.Option(help="Show at most this many cells per list.", min=1)] = 20,
-    lens: Annotated[str | None, typer.Option(help="raw or norm.  [default: the lens that was analyzed]")] = None,
+    lens: Annotated[
+        str | None, typer.Option(help="norm or raw.  [default: the first of these that was analyzed]")
+    ] = None,
 ) -> None:
     """The cells whose values promote a token, and those whose values demote it, strongest first."""
     from ..store.run import Run
-    from ..store.values import Values, available, token_id
+    from ..store.values import LENSES, Values, available, token_id
     from ..views import terminal
 
     opened = Run(run)
-    chosen = lens or next(iter(available(opened)), "raw")
+    chosen = lens or next(iter(available(opened)), LENSES[0])
     terminal.console().print(terminal.token(Values(opened, chosen), token_id(opened, token), limit))
 
 

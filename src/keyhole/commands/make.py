@@ -261,8 +261,9 @@ def analyze(
     seed: Annotated[int, typer.Option(help="The seed of all random choices.")] = 0,
     cells: Annotated[int, typer.Option(help="Random cells per layer, for {cells}.")] = 100,
     lens: Annotated[
-        str, typer.Option(help="raw, norm, or both as in raw,norm. Analyses that need one lens use the first.")
-    ] = "raw",
+        str,
+        typer.Option(help="norm, raw, or both as in norm,raw. Analyses that need one lens use norm, if it is named."),
+    ] = "norm",
     mask_untrained: Annotated[
         bool,
         typer.Option("--mask-untrained", help="Leave out tokens that do not occur in the text and seem untrained."),

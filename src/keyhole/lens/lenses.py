@@ -3,9 +3,11 @@
 A lens is one entry of `LENSES`. All read a value vector as logits without the head's bias, cap or scale, because a value is
 one summand of many:
 
-    raw     v·E                       the paper's
     norm    (g ⊙ (v − c·mean v))·E    the final norm's gain g is folded in; a LayerNorm centres (c = 1), an RMSNorm does not
+    raw     v·E                       as if there were no final norm
     mapped  norm of v·M_ℓ             v is first taken from its layer's basis to the last one's, by a linear map (`maps.py`)
+
+The paper's model had no final norm, so there the two are the same; for a model that has one, `norm` is the paper's lens.
 
 The gain is folded into the vectors, so the unembedding is never copied.
 """
@@ -70,8 +72,8 @@ Lens = Callable[[Tensor, Reader, int | None], Tensor]
 all layers alike."""
 
 LENSES: dict[str, Lens] = {
-    "raw": lambda vectors, head, layer: vectors,
     "norm": lambda vectors, head, layer: head.norm.fold(vectors),
+    "raw": lambda vectors, head, layer: vectors,
     "mapped": lambda vectors, head, layer: head.norm.fold(head.map_of(layer).summands(vectors)),
 }
 PER_LAYER = {"mapped"}

@@ -13,7 +13,9 @@ from ..errors import RunDamaged, RunError, UsageError
 from . import layout
 from .run import Run
 
-LENSES = ("raw", "norm", "mapped")
+LENSES = ("norm", "raw", "mapped")
+"""The lenses. If several were read, the first of them in this order is the main one: models have a final norm, and `norm` is what
+reaches the vocabulary through it. The paper's model had none; its lens, `raw`, is the same for such a model."""
 ARRAYS = (
     *(f"{side}_{name}" for side in ("top", "bottom") for name in ("tokens", "logits")),
     *(f"index_{side}_{name}" for side in ("top", "bottom") for name in ("offsets", "places")),
@@ -108,11 +110,13 @@ class Values:
 
     @cached_property
     def max_prob(self) -> npt.NDArray[np.float32]:
+        """[cells] the largest probability of softmax, at the strength that the value has at its cell's top-1 trigger; NaN for a cell
+        without one."""
         return self._array("max_prob")
 
     @cached_property
     def entropy(self) -> npt.NDArray[np.float32]:
-        """Of the distribution that a value gives, in nats."""
+        """Of the same distribution, in nats."""
         return self._array("entropy")
 
     @cached_property

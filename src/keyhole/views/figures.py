@@ -397,7 +397,7 @@ def draw(figure: Figure, rows: Rows, look: Look, others: Sequence[Beside] = ()) 
         rows = _drawn(mark, rows)
         return _lines(mark, rows, look, others) if rows else None
     if isinstance(mark, Bins):
-        rows = present(rows, mark.lo, mark.hi, mark.y, "n")
+        rows = present(_selected(rows, mark.where), mark.lo, mark.hi, mark.y, "n")
         return _bins(mark, rows, look) if rows else None
     if isinstance(mark, Stack):
         rows = present(rows, "n", *(part.y for part in mark.parts))
