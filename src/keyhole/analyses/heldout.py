@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from ..errors import CorpusError
 from ..inputs import corpus
+from ..store import layout
 from ..store.run import Run
 from . import targets
 from .record import Column, Fact, Facts
@@ -20,12 +22,19 @@ if TYPE_CHECKING:
 
 FEWEST = 10
 """Fewest sentences for which a rate is meaningful."""
+FEWEST_DOCUMENTS = 20
+"""Fewest documents that can be resampled as a whole. Prefixes are, if there are fewer."""
 FACTS = {
     "prefixes": Column("BIGINT", "prefixes it was measured on, one per unit of text"),
     "unit": Column("VARCHAR", "what a unit of text is: `sentence`, `line` or `document`"),
     "source": Column("VARCHAR", "where they come from: `valid` (given text), `held out` (by the scan) or `corpus`"),
     "files": Column("VARCHAR", "the names of the given files, if `source` is `valid`"),
     "hold_out": Column("DOUBLE", "the share of the corpus that the scan held out"),
+    "drawn": Column(
+        "VARCHAR",
+        f"what intervals resample: `documents` if the prefixes are from at least {FEWEST_DOCUMENTS} documents (prefixes of one "
+        "document are alike), else `prefixes`",
+    ),
     "seed": Column("BIGINT", "the seed of the random choices"),
 }
 """What a table that is measured on held-out text says about that text."""
@@ -40,8 +49,15 @@ class Prefixes:
     """the prefixes"""
     following: list[int]
     """the token after each"""
+    documents: list[int]
+    """the document that each is from"""
     facts: dict[str, Fact]
     """where they come from: a value per key of `FACTS`"""
+
+    @property
+    def clusters(self) -> npt.NDArray[np.int64] | None:
+        """The document of each prefix if documents are what intervals resample; None if prefixes are."""
+        return clustered(self.documents)
 
 
 def prefixes(
@@ -55,34 +71,52 @@ def prefixes(
         names = [str(name) for name in valid]
         field = run.manifest["config"]["text_field"] if any(_has_fields(name) for name in names) else None
         units = corpus.units(names, kind, text_field=field, language=run.manifest["config"]["language"])
-        texts = _reservoir((unit.text for unit in units), samples, random)
-        sentences = model.tokenize(texts) if texts else []
+        kept = _reservoir(units, samples, random)
+        sentences = model.tokenize([unit.text for unit in kept]) if kept else []
+        documents = [unit.document for unit in kept]
         source, files, what = "valid", ", ".join(os.path.basename(name) for name in names), ", ".join(names)
     else:
         chosen = held if len(held) else np.arange(int(run.manifest["corpus"]["units"]))
         chosen = np.sort(random.permutation(chosen)[:samples])
         sentences = [[int(i) for i in run.unit_tokens(int(unit))] for unit in chosen]
+        documents = [int(i) for i in layout.load_array(run.path, "unit_documents")[chosen]]
         source, files = "held out" if len(held) else "corpus", ""
         what = "what the scan held out" if len(held) else "the corpus"
+    documents = [document for document, sentence in zip(documents, sentences, strict=True) if len(sentence) > 1]
     sentences = [sentence[:room] for sentence in sentences if len(sentence) > 1]
     if len(sentences) < FEWEST:
         raise CorpusError(
             f"Section 5 needs at least {FEWEST} {kind}s of two tokens or more, and {what} has {len(sentences)}. Give more "
             "held-out text (--valid FILE), or leave these tables out (--only)."
         )
-    cut = [int(random.integers(1, len(sentence))) for sentence in sentences]
+    ids, following = cut(sentences, random)
     return Prefixes(
-        [sentence[:length] for sentence, length in zip(sentences, cut, strict=True)],
-        [sentence[length] for sentence, length in zip(sentences, cut, strict=True)],
+        ids,
+        following,
+        documents,
         {
             "prefixes": len(sentences),
             "unit": kind,
             "source": source,
             "files": files,
             "hold_out": float(run.manifest["config"].get("hold_out") or 0.0),
+            "drawn": "prefixes" if clustered(documents) is None else "documents",
             "seed": seed,
         },
     )
+
+
+def cut(sentences: Sequence[Sequence[int]], random: np.random.Generator) -> tuple[list[list[int]], list[int]]:
+    """A random prefix of each sentence of two tokens or more, and the token after it."""
+    lengths = [int(random.integers(1, len(sentence))) for sentence in sentences]
+    pairs = list(zip(sentences, lengths, strict=True))
+    return [list(sentence[:length]) for sentence, length in pairs], [sentence[length] for sentence, length in pairs]
+
+
+def clustered(documents: Sequence[int]) -> npt.NDArray[np.int64] | None:
+    """Documents as clusters, if there are enough of them to resample, and some has more than one prefix."""
+    found = np.asarray(documents, np.int64)
+    return found if FEWEST_DOCUMENTS <= len(np.unique(found)) < len(found) else None
 
 
 def note(facts: Facts) -> str:
@@ -92,7 +126,7 @@ def note(facts: Facts) -> str:
         "held out": f"what the scan held out of the corpus (--hold-out {facts['hold_out']:g})",
     }.get(str(facts["source"]), "a sample of the scanned corpus itself: no held-out text was given")
     count = f"{facts['prefixes']:,} {facts['unit']}s"
-    return f"measured on a random prefix of each of {count} of {where} (seed {facts['seed']})"
+    return f"measured on a random prefix of each of {count} of {where} (seed {facts['seed']}), intervals over {facts['drawn']}"
 
 
 def _has_fields(name: str) -> bool:

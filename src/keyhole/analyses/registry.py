@@ -24,9 +24,13 @@ BUILT_IN = (
     "rank",
     "confidence",
     "confident",
+    "budget",
     "composition",
     "refinement",
     "cases",
+    "part",
+    "veto",
+    "training",
     "shading",
 )
 """Files of this folder, each with a record ANALYSIS, in the order in which they are run."""

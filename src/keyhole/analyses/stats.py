@@ -6,7 +6,7 @@ scipy is imported where it is used: reading a table should not wait for it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import permutations
 from typing import Any, NamedTuple
 
@@ -95,6 +95,80 @@ def bootstrap_difference(upper: npt.NDArray[Any], lower: npt.NDArray[Any]) -> In
     random = np.random.default_rng(0)
     drawn = [_resampled(each, np.ones(len(each)), random) for each in samples]
     return Interval(difference, *_ends(drawn[0] - drawn[1]))
+
+
+def bootstrap_sums(
+    columns: npt.NDArray[Any],
+    statistic: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]],
+    clusters: npt.NDArray[Any] | None = None,
+) -> list[Interval]:
+    """Numbers that are made of sums over what was drawn, each with its interval by the bootstrap over the draws, or over clusters
+    of them. `statistic` turns the sums [..., k] of the columns [k, n] into the numbers [..., m], so that means, ratios of sums and
+    differences of these are all resampled together. A number is not known (NaN) if its denominator is 0."""
+    sums = np.stack([_clustered(column, clusters)[0] for column in np.asarray(columns, np.float64)], 1)
+    n = len(sums)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        values = statistic(sums.sum(0))
+        if n < 2:
+            return [Interval(float(value)) for value in values]
+        random = np.random.default_rng(0)
+        drawn = np.empty((RESAMPLED, sums.shape[1]))
+        step = max(1, (1 << 22) // n)
+        for at in range(0, RESAMPLED, step):
+            rows = min(step, RESAMPLED - at)
+            picked = random.integers(0, n, (rows, n)) + n * np.arange(rows)[:, None]
+            counts = np.bincount(picked.ravel(), minlength=rows * n).reshape(rows, n)
+            drawn[at : at + rows] = counts @ sums
+        found = statistic(drawn)
+    return [
+        Interval(float(value), *_ends(known)) if len(known := each[np.isfinite(each)]) else Interval(float(value))
+        for value, each in zip(values, found.T, strict=True)
+    ]
+
+
+def bootstrap_means(
+    values: npt.NDArray[Any],
+    clusters: npt.NDArray[Any] | None = None,
+    where: npt.NDArray[np.bool_] | None = None,
+) -> list[Interval]:
+    """The mean of each row of values [k, n] that were measured on the same n draws, with its interval by the bootstrap over
+    the draws or over clusters of them. `where` [k, n] leaves out values."""
+    kept = np.ones(values.shape, bool) if where is None else where
+    k = len(values)
+    columns = np.concatenate([np.where(kept, values, 0.0), kept])
+    return bootstrap_sums(columns, lambda sums: sums[..., :k] / sums[..., k:], clusters)
+
+
+def bootstrap_rates(
+    hits: npt.NDArray[np.bool_],
+    clusters: npt.NDArray[Any] | None = None,
+    where: npt.NDArray[np.bool_] | None = None,
+) -> list[Interval]:
+    """The share of hits in each row of [k, n], as `bootstrap_means`. The interval is at least as wide as Wilson's: a bootstrap
+    of nothing but hits would have no width."""
+    kept = np.ones(hits.shape, bool) if where is None else where
+    found = []
+    for each, hit, here in zip(bootstrap_means(hits, clusters, where), hits, kept, strict=True):
+        lo, hi = wilson(int((hit & here).sum()), int(here.sum()))
+        if each.lo is not None and each.hi is not None and lo is not None and hi is not None:
+            lo, hi = min(lo, each.lo), max(hi, each.hi)
+        found.append(Interval(each.value, lo, hi))
+    return found
+
+
+def weakest(found: Sequence[Interval]) -> Interval:
+    """The smallest of several numbers, for a claim that all of them exceed something. All do if every lower end does, which needs
+    no correction. Not all do if one upper end lies below: these are widened for their number (Bonferroni)."""
+    known = [each for each in found if each.lo is not None and each.hi is not None]
+    if not known:
+        return Interval(min((each.value for each in found), default=math.nan))
+    from scipy.stats import norm
+
+    wider = float(norm.isf(0.025 / len(known))) / Z
+    value = min(each.value for each in known)
+    lo = min(each.lo for each in known if each.lo is not None)
+    hi = min(each.value + (each.hi - each.value) * wider for each in known if each.hi is not None)
+    return Interval(value, lo, max(value, hi))
 
 
 def _clustered(

@@ -27,6 +27,8 @@ class States:
     """[layers, n, model] what the layer adds, its bias included"""
     o: Tensor
     """[layers, n, model] the block's output"""
+    attention: Tensor
+    """[layers, n, model] what attention adds: r minus the block's input"""
     coefficients: list[Tensor]
     """[n, cells] per layer, in the model's own precision"""
 
@@ -61,5 +63,6 @@ def states(model: Model, ids: Tensor, positions: Tensor) -> States:
         r=torch.stack(r),
         y=torch.stack(kept["ff"]).float(),
         o=torch.stack(kept["out"]).float(),
+        attention=torch.stack(kept["attention"]).float(),
         coefficients=join_experts(model, coefficients),
     )
