@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 
-SETTLED = 64
+SETTLED = 32
 """Prefixes that k* is measured on: it needs several projections onto the vocabulary per prefix and layer."""
 DRAWS = 64
 """Draws of random coefficients per layer."""
@@ -340,7 +340,7 @@ ANALYSIS = Analysis(
         ),
         Figure(
             name="settled",
-            label="Figure S7",
+            label="Figure S8",
             title="How many cells it takes to settle a layer's top token",
             caption="Cells are added strongest first. Drawn is the share of them from which on the sum has the layer's top token. "
             "Band: 95 % interval.",

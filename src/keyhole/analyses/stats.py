@@ -162,9 +162,9 @@ def weakest(found: Sequence[Interval]) -> Interval:
     known = [each for each in found if each.lo is not None and each.hi is not None]
     if not known:
         return Interval(min((each.value for each in found), default=math.nan))
-    from scipy.stats import norm
+    from scipy.special import ndtri
 
-    wider = float(norm.isf(0.025 / len(known))) / Z
+    wider = -float(ndtri(0.025 / len(known))) / Z
     value = min(each.value for each in known)
     lo = min(each.lo for each in known if each.lo is not None)
     hi = min(each.value + (each.hi - each.value) * wider for each in known if each.hi is not None)

@@ -2,11 +2,13 @@
 
 Where top(o) ≠ top(r), with ℓ_y(t) = (g ⊙ (y − ȳ)/σ_o)·E_t, what the layer adds to the logit of a token t:
 
-    veto = mean ℓ_y − ℓ_y(top r)        promotion = ℓ_y(top o) − mean ℓ_y        veto share = Σ veto / Σ (veto + promotion)
+    veto = mean ℓ_y − ℓ_y(top r)        promotion = ℓ_y(top o) − mean ℓ_y        veto share = Σ veto⁺ / Σ (veto⁺ + promotion⁺)
 
 g is the final norm's gain and σ_o its divisor at o; ȳ, the mean over the width, is subtracted only if the norm centres. The sums
-are over prefixes: a ratio of sums is steadier than a mean of ratios, whose parts can be negative. By chance the new token is the
-most promoted of a whole vocabulary and the old one is any token, so that a share above ½ is no matter of course.
+are over prefixes, because a ratio of sums is steadier than a mean of ratios. A part below 0 pushes a token the other way and
+counts as 0 in the share (x⁺ = max(x, 0)), so that it lies between 0 and 1; the means in logits are of the parts as they are.
+By chance the new token is the most promoted of a whole vocabulary and the old one is any token, so that a share above ½ is no
+matter of course.
 """
 
 from __future__ import annotations
@@ -151,14 +153,12 @@ def others(y: npt.NDArray[Any], top_r: npt.NDArray[np.int64]) -> tuple[Floats, n
 def _ratio(
     veto: Floats, promotion: Floats, changed: npt.NDArray[np.bool_], clusters: npt.NDArray[Any] | None
 ) -> list[Interval]:
-    """Σ veto / Σ (veto + promotion) of each layer; not known if the denominator is not above 0."""
+    """Σ veto⁺ / Σ (veto⁺ + promotion⁺) of each layer; not known if nothing is pushed."""
     k = len(veto)
-    columns = np.concatenate([np.where(changed, veto, 0), np.where(changed, veto + promotion, 0)])
+    down, up = (np.where(changed, np.maximum(each, 0), 0) for each in (veto, promotion))
+    columns = np.concatenate([down, down + up])
 
-    def statistic(sums: Floats) -> Floats:
-        return np.where(sums[..., k:] > 0, sums[..., :k] / sums[..., k:], np.nan)
-
-    return bootstrap_sums(columns, statistic, clusters)
+    return bootstrap_sums(columns, lambda sums: sums[..., :k] / sums[..., k:], clusters)
 
 
 def strongest(
@@ -178,9 +178,9 @@ def strongest(
     best: tuple[float, int | None] = (-math.inf, None)
     for layer in kept:
         here = changed[layer] & choose
-        total = float((veto + promotion)[layer, here].sum())
-        if here.sum() >= FEWEST and total > 0:
-            best = max(best, (float(veto[layer, here].sum()) / total, layer), key=lambda each: each[0])
+        down, up = (float(np.maximum(each[layer, here], 0).sum()) for each in (veto, promotion))
+        if here.sum() >= FEWEST and down + up > 0:
+            best = max(best, (down / (down + up), layer), key=lambda each: each[0])
     chosen = best[1]
     if chosen is None or not (changed[chosen] & ~choose).any():
         return None, Interval(math.nan)
@@ -221,14 +221,14 @@ ANALYSIS = Analysis(
     order=14,
     method="Where top(o) ≠ top(r), with ℓ_y(t) = (g ⊙ (y − ȳ)/σ_o)·E_t: veto = mean ℓ_y − ℓ_y(top r), promotion = ℓ_y(top o) − mean ℓ_y. "
     "g and σ_o are the final norm's gain and divisor at o; ȳ is subtracted only if the norm centres. The veto share is a ratio of "
-    "sums over the prefixes; it is none if the denominator is not above 0.",
+    "sums over the prefixes, in which a part below 0 counts as 0.",
     columns={
         "layer": Column("INTEGER", "the layer"),
         "n": Column("BIGINT", "held-out prefixes"),
         "changed": Column("BIGINT", "prefixes where top(o) ≠ top(r)"),
         **_share("veto", "mean ℓ_y − ℓ_y(top r), in logits: mean over these"),
         **_share("promotion", "ℓ_y(top o) − mean ℓ_y, in logits: mean over these"),
-        **_share("share", "veto share, Σ veto / Σ (veto + promotion)"),
+        **_share("share", "veto share, Σ veto⁺ / Σ (veto⁺ + promotion⁺), with x⁺ = max(x, 0)"),
         **_share("near", f"share of these where top(o) is among the first {NEAR} tokens of r"),
         "rank_p25": Column("DOUBLE", "the rank of top(o) in r, 1 is the top: 25th percentile"),
         "rank_median": Column("DOUBLE", "median"),
@@ -253,7 +253,7 @@ ANALYSIS = Analysis(
     figures=(
         Figure(
             name="veto",
-            label="Figure S8",
+            label="Figure S10",
             title="Veto and promotion",
             caption="Where a layer changes the top token: the part of the change that is the old token being pushed down. Band: 95 % "
             "interval. Above a half, the layer rather vetoes than promotes.",
@@ -261,7 +261,8 @@ ANALYSIS = Analysis(
                 "veto share",
                 [Series("veto share", "share", band=("share_lo", "share_hi"))],
                 [Baseline("as much veto as promotion", HALF)],
-                format=".0%",
+                low=0,
+                high=1,
             ),
             claims=(Claim("Some layers veto: they push the old token down more than the new one up", some_veto),),
             paper=Paper(
@@ -275,7 +276,7 @@ ANALYSIS = Analysis(
         ),
         Figure(
             name="vetoed",
-            label="Figure S9",
+            label="Figure S11",
             title="Veto and promotion in logits",
             caption="How far the layer's output pushes the old token down and the new one up, against the mean token. Dashed: the "
             "output of another prefix with the same old token. Band: 95 % interval.",
