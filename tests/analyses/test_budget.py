@@ -52,7 +52,12 @@ def kstar(model: Model, layer: int, seen: paper.Seen, a: np.ndarray, e: torch.Te
 
 @pytest.mark.parametrize(
     ("family", "changes", "lens"),
-    [("gpt2", {"activation_function": "relu"}, "norm"), ("gpt2", {}, "raw"), ("llama", {}, "norm"), ("gemma2", {}, "norm")],
+    [
+        ("gpt2", {"activation_function": "relu"}, "norm"),
+        ("gpt2", {}, "raw"),
+        ("llama", {}, "norm"),
+        ("gemma2", {}, "norm"),
+    ],
 )
 def test_every_number_equals_its_definition(family: str, changes: dict[str, Any], lens: str, tmp_path: Path) -> None:
     model = tiny(family, **changes)

@@ -18,7 +18,13 @@ from keyhole.cells import Cells
 
 LAYERS = 12
 SECTION5 = {"active": "budget", "settled": "budget", "zero_agreement": "composition", "residual_match": "refinement"}
-SECTION5 |= {"final_probability": "refinement", "shares": "refinement", "cases": "cases", "part": "part", "veto": "veto"}
+SECTION5 |= {
+    "final_probability": "refinement",
+    "shares": "refinement",
+    "cases": "cases",
+    "part": "part",
+    "veto": "veto",
+}
 SECTION5 |= {"training": "training"}
 """Figures that are measured on held-out prefixes, and their tables."""
 HOLDS, NOT, UNCLEAR = "holds", "does not hold", "unclear"

@@ -101,7 +101,12 @@ def section5_rows(
 
     budget: dict[str, Any] = {"layer": layer, "n": n, "cells": cells, "active_fraction": fraction}
     budget |= {"active_lo": fraction - 0.01, "active_hi": fraction + 0.01}
-    for name, value, random in (("effective", 0.2, 0.3), ("n90", 0.25, 0.32), ("dominance", 0.01, 0.005), ("kstar", 0.2, 0.6)):
+    for name, value, random in (
+        ("effective", 0.2, 0.3),
+        ("n90", 0.25, 0.32),
+        ("dominance", 0.01, 0.005),
+        ("kstar", 0.2, 0.6),
+    ):
         budget |= share(name, value) | {f"{name}_median": value, f"{name}_random": random}
     composition = [
         {"layer": layer, "cells": which, "output": output, "n": n, "dealt": 0.97}
@@ -123,7 +128,11 @@ def section5_rows(
     veto: dict[str, Any] = {"layer": layer, "n": n, "changed": 900, "paired": 700}
     for name, value in (("veto", 0.4), ("promotion", 0.9), ("share", 0.3), ("near", 0.9)):
         veto |= share(name, value)
-    veto |= {"rank_p25": 2.0, "rank_median": 3.0, "rank_p75": 7.0} | share("veto_other", 0.1) | share("promotion_other", 0.1)
+    veto |= (
+        {"rank_p25": 2.0, "rank_median": 3.0, "rank_p75": 7.0}
+        | share("veto_other", 0.1)
+        | share("promotion_other", 0.1)
+    )
     training = {"layer": layer, "n": 500, "cells": cells, "share": 0.6, "lo": 0.55, "hi": 0.65}
     return {
         "budget": [budget],
