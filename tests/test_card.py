@@ -103,7 +103,7 @@ def test_every_table_and_shade(folder: str, text: Path, tmp_path: Path) -> None:
         options = {"valid": str(text), "samples": 20, "cells": 3, "lens": ["raw", "norm"]}
         keyhole.analyze(run, model=keyhole.load(folder, device=device, dtype="float32"), **options)  # type: ignore[arg-type]
         found.append(run)
-    for name in ("activity", "agreement", "rank", "mutation", "composition", "refinement"):
+    for name in ("activity", "agreement", "rank", "mutation", "budget", "composition", "refinement", "part", "veto"):
         rows = [run.table(name) for run in found]
         assert len(rows[0]) == len(rows[1]) > 0
         for one, other in zip(*rows, strict=True):

@@ -173,11 +173,18 @@ def test_every_table_equals_the_papers_definition(analysed: tuple[keyhole.Run, M
     prefixes = heldout.prefixes(run, model, None, samples=4000, seed=0)
     seen = [paper.look(model, ids) for ids in prefixes.ids]
     for row in run.table("composition"):
+        if (row["cells"], row["output"]) != ("active", "y"):
+            continue
         layer = row["layer"]
         top, bottom = ([int((sign * v @ e.T).argmax()) for v in said[layer]] for sign in (1, -1))
         zero = [paper.zero_agreement(model, layer, one, top, bottom) for one in seen]
         assert row["zero_agreement"] == pytest.approx(np.mean(zero))
-        assert row["active_fraction"] == pytest.approx(np.mean([one.m[layer] > 0 for one in seen]))
+    for row in run.table("budget"):
+        assert row["cells"] == WIDTHS[row["layer"]]
+        assert 0 < row["effective"] <= 1
+        assert 0 < row["kstar"] <= 1
+        above = np.mean([one.m[row["layer"]] > 0 for one in seen])
+        assert row["active_fraction"] == (None if run.gated else pytest.approx(above))
     for row in run.table("refinement"):
         r, y, o = (
             [int(paper.own_logits(model, getattr(one, name)[row["layer"]]).argmax()) for one in seen] for name in "ryo"

@@ -14,7 +14,7 @@ import pytest
 from families import tiny
 from pages import Page
 from small import scanned
-from synthetic import SAMPLE, fill
+from synthetic import SAMPLE, fill, section5_facts
 from typer.testing import CliRunner
 
 import keyhole
@@ -268,7 +268,7 @@ def run(tmp_path: Path) -> keyhole.Run:
 
 @pytest.mark.parametrize("value", [-0.020, -1e-300, 0.1 + 0.2, 1e300, None])
 def test_a_fact_comes_back_as_it_was(run: keyhole.Run, value: float | None) -> None:
-    facts = SAMPLE | {"composed": 2**53, "cases": 0, "related": None, "chance_mean": value, "chance_p95": value}
+    facts = section5_facts()["cases"] | {"composed": 2**53, "cases": 0, "variants_related": None, "share": value}
     fill(run.path, "cases", [], facts)
     read = tables.read_facts(run.path, registry.get("cases").schema)
     assert read == facts
@@ -328,7 +328,7 @@ def test_a_measure_has_a_number_per_cell(mine: Analysis, run: keyhole.Run) -> No
     ],
 )
 def test_facts_that_no_analysis_writes_are_refused(run: keyhole.Run, statement: str) -> None:
-    fill(run.path, "refinement", [], SAMPLE)
+    fill(run.path, "refinement", [], section5_facts()["refinement"])
     rebuild(run, statement)
     with pytest.raises(RunDamaged):
         Measured.read(run)

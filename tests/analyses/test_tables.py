@@ -13,12 +13,13 @@ from families import TINY, tiny
 from small import scanned
 
 import keyhole
-from keyhole.analyses import heldout, targets
+from keyhole.analyses import heldout, registry, targets
 from keyhole.analyses.measured import note
 from keyhole.analyses.stats import clustered_mean, student, wilson
 from keyhole.analyses.strength import at_triggers
 from keyhole.errors import CorpusError, RunError, UsageError
 from keyhole.lens.head import Head
+from keyhole.store import tables
 from keyhole.store.values import Values, similar
 
 
@@ -68,15 +69,24 @@ def test_every_table_equals_the_papers_definition(family: str, tmp_path: Path) -
     prefixes = heldout.prefixes(run, model, None, samples=4000, seed=0)
     seen = [paper.look(model, ids) for ids in prefixes.ids]
     final = [int(paper.own_logits(model, one.o[-1]).argmax()) for one in seen]
+    short: list[bool] = []
     for row in run.table("composition"):
+        if (row["cells"], row["output"]) != ("active", "y"):
+            continue
         layer = row["layer"]
         top, bottom = ([int((sign * v @ e.T).argmax()) for v in values[layer]] for sign in (1, -1))
         zero = [paper.zero_agreement(model, layer, one, top, bottom) for one in seen]
         assert row["n"] == len(seen)
         assert row["zero_agreement"] == pytest.approx(np.mean(zero))
-        assert row["active_fraction"] == pytest.approx(np.mean([one.m[layer] > 0 for one in seen]))
-        short = [len(ids) < 5 for ids, z in zip(prefixes.ids, zero, strict=True) if not z]
-        assert row["agreeing_short_share"] == (pytest.approx(np.mean(short)) if short else None)
+        assert row["lo"] <= row["zero_agreement"] <= row["hi"]
+        short += [len(ids) < 5 for ids, z in zip(prefixes.ids, zero, strict=True) if not z]
+    facts = tables.read_facts(run.path, registry.get("composition").schema)
+    assert facts["agreeing"] == len(short)
+    assert facts["short_share"] == (pytest.approx(np.mean(short)) if short else None)
+    assert facts["short_base"] == pytest.approx(np.mean([len(ids) < 5 for ids in prefixes.ids]))
+    for row in run.table("budget"):
+        above = np.mean([one.m[row["layer"]] > 0 for one in seen])
+        assert row["active_fraction"] == (None if run.gated else pytest.approx(above))
     for row in run.table("refinement"):
         layer = row["layer"]
         r, y, o = ([int(paper.own_logits(model, getattr(one, name)[layer]).argmax()) for one in seen] for name in "ryo")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import paper
@@ -20,6 +21,11 @@ from keyhole.store.values import Values
 def lines(path: Path, *text: str) -> Path:
     path.write_text("\n".join(text) + "\n", encoding="utf-8")
     return path
+
+
+def main_reading(run: keyhole.Run) -> list[dict[str, Any]]:
+    """The rows of Figure 8 that are the paper's text: active cells against y."""
+    return [row for row in run.table("composition") if (row["cells"], row["output"]) == ("active", "y")]
 
 
 def point_at(model: Model, layer: int, cell: int, token: int) -> None:
@@ -88,15 +94,24 @@ def test_trap_3_composition_reads_y_alone_and_active_cells_only(tmp_path: Path, 
     assert heldout.prefixes(run, relu, None, samples=4000, seed=0) == prefixes
     keyhole.analyze(run, model=relu, only=["composition"], lens="raw")
     differs_from_o, differs_with_inactive = False, False
-    for layer, row in enumerate(run.table("composition")):
+    for layer, row in enumerate(main_reading(run)):
         top = [int((paper.value(relu, layer, cell) @ e.T).argmax()) for cell in range(relu.cells.size(0))]
         active = [{t for t, m in zip(top, one.m[layer], strict=True) if m > 0} for one in seen]
         of_y = [int((one.y[layer] @ e.T).argmax()) for one in seen]
         of_o = [int((one.o[layer] @ e.T).argmax()) for one in seen]
         right = np.mean([y not in said for y, said in zip(of_y, active, strict=True)])
         assert row["zero_agreement"] == pytest.approx(right)
-        differs_from_o |= right != np.mean([o not in said for o, said in zip(of_o, active, strict=True)])
-        differs_with_inactive |= right != np.mean([y not in set(top) for y in of_y])
+        with_o = np.mean([o not in said for o, said in zip(of_o, active, strict=True)])
+        every = [np.mean([token not in set(top) for token in of]) for of in (of_y, of_o)]
+        named = {
+            (each["cells"], each["output"]): each["zero_agreement"]
+            for each in run.table("composition")
+            if each["layer"] == layer
+        }
+        assert named["active", "o"] == pytest.approx(with_o)
+        assert [named["all", output] for output in ("y", "o")] == pytest.approx(every)
+        differs_from_o |= right != with_o
+        differs_with_inactive |= right != every[0]
     assert differs_from_o
     assert differs_with_inactive
 
@@ -159,7 +174,7 @@ def test_trap_8_a_negative_coefficient_reads_the_value_with_a_minus(tmp_path: Pa
     e = paper.unembedding(model)
     keyhole.analyze(run, model=model, only=["composition"], lens="raw")
     unsigned_differs = False
-    for layer, row in enumerate(run.table("composition")):
+    for layer, row in enumerate(main_reading(run)):
         values = torch.stack([paper.value(model, layer, cell) for cell in range(model.cells.size(0))])
         zero, unsigned = [], []
         for one in seen:

@@ -30,6 +30,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = keyhole.scan(source, [text], out=folder / "run", top=4, unit="line", context=64)
     keyhole.analyze(made, only=["activity", "agreement", "confident"])
     row = {"prefix": "日本 é 😀", "top_r": "é", "top_y": "–", "top_o": "\u2028", "similarity": 0.5}
+    row |= {"percentile": 0.5, "related": 0}
     fill(made.path, "cases", [row] * 3000)
     return made.path
 

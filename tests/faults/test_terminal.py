@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from families import tiny, tokenizer
 from hostile import reseal
-from synthetic import fill
+from synthetic import fill, section5_facts
 from tokenizers import AddedToken
 
 import keyhole
@@ -65,8 +65,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = keyhole.scan(str(source), [text], out=path, top=4, unit="line", context=64, hold_out=0.3)
     keyhole.analyze(run, lens=["raw", "norm"], cells=2, samples=20)
     row = {"prefix": EVIL, "top_r": EVIL, "top_y": "[/INST]", "top_o": "<script>", "similarity": float("nan")}
-    facts = {"prefixes": 9, "unit": "line", "source": "valid", "files": f"note {EVIL}", "hold_out": 0.0, "seed": 0}
-    facts |= {"composed": 9, "cases": 2, "chance_mean": 0.1, "chance_p95": float("nan"), "related": 1}
+    row |= {"percentile": 0.5, "related": 0}
+    facts = section5_facts()["cases"] | {"files": f"note {EVIL}", "share": float("nan")}
     fill(path, "cases", [row, {**row, "similarity": float("inf")}], facts)
     cell = next(cell for layer in range(3) for cell in run.layer(layer) if len(cell.triggers) >= 3)
     pattern = {"triggers": [0, 1, 2], "description": EVIL, "kind": "shallow"}

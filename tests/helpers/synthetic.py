@@ -13,7 +13,8 @@ from keyhole.analyses.stats import rate_interval as wilson
 from keyhole.store import tables
 
 Tables = dict[str, list[dict[str, Any]]]
-SAMPLE = {"prefixes": 30, "unit": "line", "source": "valid", "files": "<i>sample</i>", "hold_out": 0.0, "seed": 0}
+SAMPLE = {"prefixes": 30, "unit": "line", "source": "valid", "files": "<i>sample</i>", "hold_out": 0.0}
+SAMPLE |= {"drawn": "prefixes", "seed": 0}
 """Facts about held-out text."""
 
 
@@ -58,7 +59,7 @@ def like_the_paper(layers: int, cells: int = 1536, n: int = 4000, seed: int = 0)
         lo, hi = wilson(value, size)
         return {"lo": lo, "hi": hi}
 
-    found: Tables = {name: [] for name in ("activity", "mutation", "agreement", "rank", "composition", "refinement")}
+    found: Tables = {name: [] for name in ("activity", "mutation", "agreement", "rank")}
     for layer, d in enumerate(depth):
         fraction = noisy(0.45 - 0.35 * math.exp(-(((d - 0.6) / 0.35) ** 2)))
         found["activity"].append(
@@ -96,20 +97,8 @@ def like_the_paper(layers: int, cells: int = 1536, n: int = 4000, seed: int = 0)
                 | {"p75": min(49000, middle * 1.9), "p95": min(49100, middle * 4)}
                 | {"auc": auc, "lo": auc - 0.01, "hi": auc + 0.01}
             )
-        zero = noisy(0.95 - 0.22 * d)
-        found["composition"].append(
-            {"layer": layer, "n": n, "active_fraction": noisy(fraction), "zero_agreement": zero, **around(zero)}
-            | {"agreeing_stopword_share": 0.6, "agreeing_short_share": 0.43}
-        )
-        match = noisy(0.3 + 0.05 * d + 0.6 * max(0.0, d - 0.4) / 0.6, 0.004)
-        middle = 0.05 + 0.6 * d**3
-        parts = np.array([0.62 - 0.1 * d, 0.03, 0.1 + 0.3 * d, 0.25 - 0.2 * d]) + rng.uniform(0, 0.01, 4)
-        residual, ffn, both, neither = (float(x) for x in parts / parts.sum())
-        found["refinement"].append(
-            {"layer": layer, "n": n, "residual_match": match, "final_prob_p25": middle / 3, "final_prob_median": middle}
-            | {"final_prob_p75": min(0.99, middle * 1.8), "residual": residual, "ffn": ffn, "agreement": both}
-            | {"composition": neither}
-        )
+        for name, rows in section5_rows(layer, d, fraction, cells, n, rng).items():
+            found.setdefault(name, []).extend(rows)
     edges = [10 ** (-3.5 + 0.35 * i) for i in range(11)]
     found["confidence"] = [
         {"part": "bin", "layer": None, "bin": i, "max_prob_lo": edges[i], "max_prob_hi": min(1.0, edges[i + 1])}
@@ -141,7 +130,87 @@ def like_the_paper(layers: int, cells: int = 1536, n: int = 4000, seed: int = 0)
             "top_y": " city",
             "top_o": " first",
         }
-        | {"similarity": float(rng.uniform(-0.05, 0.45))}
-        for _ in range(100)
+        | {"similarity": float(rng.uniform(-0.05, 0.45)), "percentile": 0.8, "related": int(i < 34)}
+        for i in range(100)
     ]
     return found
+
+
+def section5_rows(
+    layer: int, d: float, fraction: float, cells: int, n: int, rng: np.random.Generator
+) -> dict[str, list[dict[str, Any]]]:
+    """The rows of a layer in the tables that are measured on held-out prefixes."""
+
+    def share(name: str, value: float, size: int = n) -> dict[str, float]:
+        lo, hi = wilson(value, size)
+        return {name: value, f"{name}_lo": lo, f"{name}_hi": hi}
+
+    budget: dict[str, Any] = {"layer": layer, "n": n, "cells": cells, "active_fraction": fraction}
+    budget |= {"active_lo": fraction - 0.01, "active_hi": fraction + 0.01}
+    for name, value, random in (
+        ("effective", 0.2, 0.3),
+        ("n90", 0.25, 0.32),
+        ("dominance", 0.01, 0.005),
+        ("kstar", 0.2, 0.6),
+    ):
+        budget |= share(name, value) | {f"{name}_median": value, f"{name}_random": random}
+    composition = [
+        {"layer": layer, "cells": which, "output": output, "n": n, "dealt": 0.97}
+        | dict(zip(("zero_agreement", "lo", "hi"), share("", 0.95 - 0.22 * d - less).values(), strict=True))
+        for which, less in (("active", 0.0), ("all", 0.1), ("n90", -0.03))
+        for output in ("y", "o")
+    ]
+    middle = 0.05 + 0.6 * d**3
+    parts = np.array([0.62 - 0.1 * d, 0.03, 0.1 + 0.3 * d, 0.25 - 0.2 * d]) + rng.uniform(0, 0.01, 4)
+    refinement: dict[str, Any] = {"layer": layer, "n": n, "match_dealt": 0.03}
+    refinement |= share("residual_match", 0.3 + 0.05 * d + 0.6 * max(0.0, d - 0.4) / 0.6) | share("current", 0.02)
+    refinement |= share("final_prob", middle) | {"final_prob_p25": middle / 3, "final_prob_median": middle}
+    refinement |= {"final_prob_p75": min(0.99, middle * 1.8)}
+    for name, value in zip(("residual", "ffn", "agreement", "composition"), parts / parts.sum(), strict=True):
+        refinement |= share(name, float(value))
+    part: dict[str, Any] = {"layer": layer, "n": n}
+    for name, value in (("size", 0.4 + 0.2 * d), ("ff_changes", 0.2), ("attention_changes", 0.1), ("decisions", 0.6)):
+        part |= share(name, value)
+    veto: dict[str, Any] = {"layer": layer, "n": n, "changed": 900, "paired": 700}
+    for name, value in (("veto", 0.4), ("promotion", 0.9), ("share", 0.3), ("near", 0.9)):
+        veto |= share(name, value)
+    veto |= (
+        {"rank_p25": 2.0, "rank_median": 3.0, "rank_p75": 7.0}
+        | share("veto_other", 0.1)
+        | share("promotion_other", 0.1)
+    )
+    training = {"layer": layer, "n": 500, "cells": cells, "share": 0.6, "lo": 0.55, "hi": 0.65}
+    return {
+        "budget": [budget],
+        "composition": composition,
+        "refinement": [refinement],
+        "part": [part],
+        "veto": [veto],
+        "training": [training],
+    }
+
+
+def section5_facts() -> dict[str, dict[str, Any]]:
+    """Facts of the same tables that confirm what the paper says."""
+
+    def effects(half: float = 0.01, **values: float) -> dict[str, float]:
+        return {
+            key: number
+            for name, value in values.items()
+            for key, number in ((name, value), (f"{name}_lo", value - half), (f"{name}_hi", value + half))
+        }
+
+    shares = effects(n90_pooled=0.25, n90_sparser=0.07, kstar_pooled=0.2, kstar_earlier=0.4)
+    zero = effects(zero_pooled=0.8, zero_least=0.73, stop_share=0.6, stop_more=0.2, short_share=0.43, short_more=0.2)
+    refined = effects(match_rise=0.5, match_early=0.33, prob_rise=0.4, stands=0.7, compromise=0.8)
+    return {
+        "budget": SAMPLE | {"lens": "norm", "settled": 30} | shares | effects(active_inside=0.05, active_drop=0.2),
+        "composition": SAMPLE | {"lens": "norm", "agreeing": 2000, "stop_base": 0.4, "short_base": 0.23} | zero,
+        "refinement": SAMPLE | {"left_out": "0"} | refined,
+        "cases": SAMPLE
+        | {"composed": 400, "cases": 100, "variants": 200, "variants_related": 0.9}
+        | effects(0.09, share=0.34, mean_percentile=0.8),
+        "part": SAMPLE | {"left_out": "0"} | effects(size_rise=0.2, decisions_rise=0.2),
+        "veto": SAMPLE | {"held": 30, "left_out": "0", "chosen": 3} | effects(vetoes=0.6),
+        "training": SAMPLE | {"compared": 500} | effects(more=0.6),
+    }

@@ -139,7 +139,7 @@ class _Inputs:
         }
         observers = list(self._observed.values())
         if any("states" in each.needs for each in wanted):
-            self._section5 = section5.Watching(self.head, self.values, self.prefixes)
+            self._section5 = section5.Watching(self.run, self.head, self.values, self.prefixes)
             observers.append(self._section5)
         if observers:
             config = self.run.manifest["config"]

@@ -55,6 +55,14 @@ def told(what: str, effect: Effect | None, show: Callable[..., str] = points) ->
     return f"{what}: {show(effect.value)}{ends}"
 
 
+def with_interval(effect: Effect | None) -> str:
+    """A share with its interval, if it has one: `34 % (31 to 37 %)`."""
+    if effect is None:
+        return "not known"
+    ends = "" if effect.lo is None or effect.hi is None else f" ({interval(effect.lo, effect.hi)})"
+    return percent(effect.value) + ends
+
+
 def minus(value: float, digits: int) -> str:
     """A number with a real minus sign."""
     return f"{value:.{digits}f}".replace("-", "−")
@@ -113,6 +121,12 @@ def judge(effect: Effect | None, test: str, evidence: str) -> Verdict:
         "holds" if effect.lo > effect.against else "does not hold" if effect.hi < effect.against else "unclear"
     )
     return Verdict(outcome, test, evidence, effect)
+
+
+def judge_fact(facts: Facts, name: str, against: float, test: str, what: str, said: str = "") -> Verdict:
+    """The verdict on a claim whose effect is a share, or a difference of shares, that is stored among the facts."""
+    effect = read_effect(facts, name, against)
+    return judge(effect, test, f"{what}: {with_interval(effect)}{said}")
 
 
 def not_applicable(test: str, why: str) -> Verdict:

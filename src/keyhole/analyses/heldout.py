@@ -30,6 +30,11 @@ FACTS = {
     "source": Column("VARCHAR", "where they come from: `valid` (given text), `held out` (by the scan) or `corpus`"),
     "files": Column("VARCHAR", "the names of the given files, if `source` is `valid`"),
     "hold_out": Column("DOUBLE", "the share of the corpus that the scan held out"),
+    "drawn": Column(
+        "VARCHAR",
+        f"what intervals resample: `documents` if the prefixes are from at least {FEWEST_DOCUMENTS} documents (prefixes of one "
+        "document are alike), else `prefixes`",
+    ),
     "seed": Column("BIGINT", "the seed of the random choices"),
 }
 """What a table that is measured on held-out text says about that text."""
@@ -84,10 +89,10 @@ def prefixes(
             f"Section 5 needs at least {FEWEST} {kind}s of two tokens or more, and {what} has {len(sentences)}. Give more "
             "held-out text (--valid FILE), or leave these tables out (--only)."
         )
-    cut = [int(random.integers(1, len(sentence))) for sentence in sentences]
+    ids, following = cut(sentences, random)
     return Prefixes(
-        [sentence[:length] for sentence, length in zip(sentences, cut, strict=True)],
-        [sentence[length] for sentence, length in zip(sentences, cut, strict=True)],
+        ids,
+        following,
         documents,
         {
             "prefixes": len(sentences),
@@ -95,9 +100,17 @@ def prefixes(
             "source": source,
             "files": files,
             "hold_out": float(run.manifest["config"].get("hold_out") or 0.0),
+            "drawn": "prefixes" if clustered(documents) is None else "documents",
             "seed": seed,
         },
     )
+
+
+def cut(sentences: Sequence[Sequence[int]], random: np.random.Generator) -> tuple[list[list[int]], list[int]]:
+    """A random prefix of each sentence of two tokens or more, and the token after it."""
+    lengths = [int(random.integers(1, len(sentence))) for sentence in sentences]
+    pairs = list(zip(sentences, lengths, strict=True))
+    return [list(sentence[:length]) for sentence, length in pairs], [sentence[length] for sentence, length in pairs]
 
 
 def clustered(documents: Sequence[int]) -> npt.NDArray[np.int64] | None:
@@ -113,7 +126,7 @@ def note(facts: Facts) -> str:
         "held out": f"what the scan held out of the corpus (--hold-out {facts['hold_out']:g})",
     }.get(str(facts["source"]), "a sample of the scanned corpus itself: no held-out text was given")
     count = f"{facts['prefixes']:,} {facts['unit']}s"
-    return f"measured on a random prefix of each of {count} of {where} (seed {facts['seed']})"
+    return f"measured on a random prefix of each of {count} of {where} (seed {facts['seed']}), intervals over {facts['drawn']}"
 
 
 def _has_fields(name: str) -> bool:

@@ -110,7 +110,7 @@ class Rebuilding:
             outputs.append(built if post is None else post(built.to(model.dtype)).float())
             self.change[name][layer, slots] = ((outputs[-1] - y).norm(dim=1) / y.norm(dim=1)).cpu().numpy()
             self.cosine[name][layer, slots] = torch.cosine_similarity(outputs[-1], y, dim=1).cpu().numpy()
-        tops = self.head.top(self.lens, torch.cat([y, *outputs])).view(len(BUILT) + 1, -1)
+        tops = self.head.top(self.lens, torch.cat([y, *outputs]), layer).view(len(BUILT) + 1, -1)
         for name, top in zip(BUILT, tops[1:], strict=True):
             self.same[name][layer, slots] = (top == tops[0]).double().cpu().numpy()
 

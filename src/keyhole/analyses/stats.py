@@ -131,6 +131,51 @@ def bootstrap_sums(
     ]
 
 
+def bootstrap_means(
+    values: npt.NDArray[Any],
+    clusters: npt.NDArray[Any] | None = None,
+    where: npt.NDArray[np.bool_] | None = None,
+) -> list[Interval]:
+    """The mean of each row of values [k, n] that were measured on the same n draws, with its interval by the bootstrap over
+    the draws or over clusters of them. `where` [k, n] leaves out values."""
+    kept = np.ones(values.shape, bool) if where is None else where
+    k = len(values)
+    columns = np.concatenate([np.where(kept, values, 0.0), kept])
+    return bootstrap_sums(columns, lambda sums: sums[..., :k] / sums[..., k:], clusters)
+
+
+def bootstrap_rates(
+    hits: npt.NDArray[np.bool_],
+    clusters: npt.NDArray[Any] | None = None,
+    where: npt.NDArray[np.bool_] | None = None,
+) -> list[Interval]:
+    """The share of hits in each row of [k, n], as `bootstrap_means`. The interval is at least as wide as Wilson's: a bootstrap
+    of nothing but hits would have no width."""
+    kept = np.ones(hits.shape, bool) if where is None else where
+    found = []
+    for each, hit, here in zip(bootstrap_means(hits, clusters, where), hits, kept, strict=True):
+        lo, hi = wilson(int((hit & here).sum()), int(here.sum()))
+        if each.lo is not None and each.hi is not None and lo is not None and hi is not None:
+            lo, hi = min(lo, each.lo), max(hi, each.hi)
+        found.append(Interval(each.value, lo, hi))
+    return found
+
+
+def weakest(found: Sequence[Interval]) -> Interval:
+    """The smallest of several numbers, for a claim that all of them exceed something. All do if every lower end does, which needs
+    no correction. Not all do if one upper end lies below: these are widened for their number (Bonferroni)."""
+    known = [each for each in found if each.lo is not None and each.hi is not None]
+    if not known:
+        return Interval(min((each.value for each in found), default=math.nan))
+    from scipy.special import ndtri
+
+    wider = -float(ndtri(0.025 / len(known))) / Z
+    value = min(each.value for each in known)
+    lo = min(each.lo for each in known if each.lo is not None)
+    hi = min(each.value + (each.hi - each.value) * wider for each in known if each.hi is not None)
+    return Interval(value, lo, max(value, hi))
+
+
 def _clustered(
     values: npt.NDArray[np.float64], clusters: npt.NDArray[Any] | None
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:

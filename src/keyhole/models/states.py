@@ -27,6 +27,8 @@ class States:
     """[layers, n, model] what the layer adds, its bias included"""
     o: Tensor
     """[layers, n, model] the block's output"""
+    attention: Tensor
+    """[layers, n, model] what attention adds: r minus the block's input"""
     coefficients: list[Tensor]
     """[n, cells] per layer, in the model's own precision"""
     keys: list[Tensor] = field(default_factory=list)
@@ -71,5 +73,6 @@ def states(model: Model, ids: Tensor, positions: Tensor, wants: Collection[str] 
         r=torch.stack(r),
         y=torch.stack(kept["ff"]).float(),
         o=torch.stack(kept["out"]).float(),
+        attention=torch.stack(kept["attention"]).float(),
         **{name: join_experts(model, rows) for name, rows in by_site.items() if rows},
     )
