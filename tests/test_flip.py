@@ -4,6 +4,7 @@ orientation that is stored. In float32 on a CPU negation commutes with every rou
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -52,6 +53,19 @@ def test_the_run_differs_in_the_signs_stored_only(pair: Pair) -> None:
     most = 2 * one.manifest["corpus"]["tokens"] // 300 + 2
     assert (np.abs(whole * 2**52 + fraction) <= most).all()
     np.testing.assert_array_equal(one.array("sums")[:, 1], two.array("sums")[:, 1])
+
+
+@pytest.mark.parametrize("family", ["phi3", "qwen3", "olmo2"])
+def test_other_families_are_scanned_to_the_same_bytes(family: str, tmp_path: Path) -> None:
+    """phi3 keeps gate and up in one matrix."""
+    model = tiny(family)
+    other, signs = flipped(model, seed=3)
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    one, two = scanned(model, tmp_path / "one", per="prefix"), scanned(other, tmp_path / "two", per="prefix")
+    np.testing.assert_array_equal(two.orientation, one.orientation * signs)
+    for name in set(one.manifest["files"]) - {"orientation.npy", "active.npy", "sums.npy"}:
+        assert (one.path / name).read_bytes() == (two.path / name).read_bytes(), name
 
 
 LATER = {"composition"}

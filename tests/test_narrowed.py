@@ -147,10 +147,14 @@ def test_cells_by_address_and_arrays_by_layer(analysed: tuple[keyhole.Run, Model
 def test_every_table_equals_the_papers_definition(analysed: tuple[keyhole.Run, Model]) -> None:
     run, model = analysed
     e = paper.unembedding(model)
-    said = [[paper.value(model, layer, cell) for cell in range(width)] for layer, width in enumerate(WIDTHS)]
+    said = [
+        [paper.value(model, layer, cell) * run.cell(layer, cell).orientation for cell in range(width)]
+        for layer, width in enumerate(WIDTHS)
+    ]
     for row in run.table("activity"):
         here = [run.cell(row["layer"], cell) for cell in range(WIDTHS[row["layer"]])]
-        assert row["active_fraction"] == pytest.approx(np.mean([cell.stats.active_fraction for cell in here]))
+        fraction = np.mean([cell.stats.active_fraction for cell in here])
+        assert row["active_fraction"] == (None if run.gated else pytest.approx(fraction))
         assert row["dead"] == sum(cell.dead for cell in here)
     for row in run.table("agreement"):
         n, hits, _ = paper.agreement(run, model, row["layer"], row["target"], row["lens"])
@@ -208,7 +212,8 @@ def test_mutation_asks_the_cells_it_picked(analysed: tuple[keyhole.Run, Model]) 
         changes = []
         for i in np.flatnonzero(picked.layer == row["layer"]):
             ids = [int(t) for t in run.unit_tokens(int(picked.unit[i]))][: picked.length[i]]
-            before, after = (paper.look(model, part).m[row["layer"]][picked.cell[i]] for part in (ids, ids[:-1]))
+            looked = [paper.look(model, part).m[row["layer"]][picked.cell[i]] for part in (ids, ids[:-1])]
+            before, after = (m * run.orientation[picked.place[i]] for m in looked)
             assert before == pytest.approx(picked.coefficient[i], rel=1e-3)
             changes.append(after / picked.coefficient[i] - 1)
         by_cell = [
@@ -229,7 +234,7 @@ def test_mutation_asks_the_cells_it_picked(analysed: tuple[keyhole.Run, Model]) 
 def test_what_values_say_and_who_says_a_token(analysed: tuple[keyhole.Run, Model]) -> None:
     run, model = analysed
     e = paper.unembedding(model)
-    every = torch.stack([paper.value(model, layer, cell) for layer, cell in PLACES])
+    every = torch.stack([paper.value(model, *at) * run.cell(*at).orientation for at in PLACES])
     for lens in ("raw", "norm"):
         said = values.Values(run, lens)
         seen = every if lens == "raw" else torch.stack([paper.folded(model, v) for v in every])
@@ -256,7 +261,7 @@ def test_shades_and_histograms(analysed: tuple[keyhole.Run, Model]) -> None:
     found = shading.of(run)
     assert found is not None
     units = {
-        unit: model.coefficients_of([int(i) for i in run.unit_tokens(unit)]).numpy()
+        unit: model.coefficients_of([int(i) for i in run.unit_tokens(unit)]).numpy() * run.orientation
         for unit in range(run.manifest["corpus"]["units"])
     }
     checked = 0

@@ -53,7 +53,9 @@ def test_a_cell_of_smollm2_that_waits_for_however(smollm2: keyhole.Model, tmp_pa
     assert first.tokens[-1] == second.tokens[-1] == " however"
     assert first.next_token == ","
     prefixes = every_prefix(smollm2, lines)
-    every = np.stack([p.coefficients for p in prefixes])
+    every = np.stack([p.coefficients for p in prefixes]) * run.orientation
+    assert 0.45 < (run.orientation < 0).mean() < 0.55  # the sign of a gated cell is a convention
+    assert (every.max(0) >= -every.min(0) * (1 - 1e-3)).all()
     np.testing.assert_allclose(run.stats.max, every.max(0), rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(
         run.coefficients[:, 0], np.where(every.max(0) > 0, every.max(0), np.nan), rtol=1e-3, atol=1e-4

@@ -183,7 +183,8 @@ def info(run: Run) -> RenderableType:
     )
     revision = f" @ {printable(str(model['revision'])[:12])}" if model["revision"] else ""
     sides = "both signs" if run.signed else "never negative"
-    sides += ", each cell read with the sign of its strongest coefficient" if run.gated else ""
+    if run.gated and config["shard"] is None:
+        sides += ", each cell read with the sign of its strongest coefficient"
     shard = "" if config["shard"] is None else f"   shard {config['shard'][0]}/{config['shard'][1]}"
     longer = f", {corpus['split_units']:,} longer than the context and split" if corpus["split_units"] else ""
     empty = f", {corpus['empty_units']:,} without a token" if corpus["empty_units"] else ""
