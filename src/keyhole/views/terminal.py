@@ -29,9 +29,8 @@ def cell(cell: Cell, *, limit: int | None = None) -> RenderableType:
         f"fires on {number(stats.active_fraction, '.2%')} of {stats.n:,} prefixes   {said}",
         style="dim",
     )
-    labels = kinds.said(cell)
-    parts: list[RenderableType] = [head, numbers, *([Text(f"kinds: {labels}", style="dim")] if labels else [])]
-    parts += [Text(), *value(cell)]
+    more = [f"{name}: {said}" for name, said in (("kinds", kinds.said(cell)), ("gate", kinds.gate(cell))) if said]
+    parts: list[RenderableType] = [head, numbers, *(Text(line, style="dim") for line in more), Text(), *value(cell)]
     positive, negative = cell.triggers[:limit], cell.triggers_negative[:limit]
     if positive:
         parts.append(_triggers("triggers", positive))
