@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from keyhole.analyses import alignment, gates, heldout
 from keyhole.analyses.measured import Measured
 from keyhole.models.model import Model
 from keyhole.store import percell
+from keyhole.views.kinds import gate
+from keyhole.web.contract import Explorer
 
 CASES = [(True, True), (True, False), (False, True), (False, False)]
 
@@ -104,6 +107,12 @@ def test_cosines_equal_products_by_hand(tmp_path: Path) -> None:
     opened, stored = percell.numbers(run, "gates", "open"), percell.read(run, "alignment")
     assert opened is not None
     assert stored is not None
+    cell = run.cell(1, 3)
+    told = json.loads(Explorer(run).body("cells/1/3.json"))["gate"]
+    assert told["open"] == pytest.approx(float(opened[cell.place]), rel=1e-2)
+    assert told["up_value"] == pytest.approx(float(stored.arrays["up_value"][cell.place]), rel=1e-2)
+    assert f"open on {opened[cell.place]:.0%} of prefixes" in str(gate(cell))
+    assert f"Gate: {gate(cell)}" in cell._repr_html_()
     for row in run.table("alignment"):
         span, mlp = run.cells.span(row["layer"]), model.blocks[row["layer"]].mlp
         o = run.orientation[span]

@@ -15,6 +15,7 @@ from small import scanned
 
 import keyhole
 from keyhole.analyses import heldout, softmax, softmax_states
+from keyhole.analyses.measured import Measured
 from keyhole.models.model import Model
 
 
@@ -149,3 +150,16 @@ def test_the_share_of_the_parameters() -> None:
         assert softmax_states.feed_forward_share(model) == pytest.approx(
             inside / sum(p.numel() for p in model.lm.parameters())
         )
+
+
+def test_a_deep_model_is_replaced_in_some_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert softmax_states.some_layers(30) == [0, 3, 6, 10, 13, 16, 19, 23, 26, 29]
+    assert softmax_states.some_layers(4) == [0, 1, 2, 3]
+    monkeypatch.setattr(softmax, "LAYERS", 2)
+    model = tiny("llama")
+    run = scanned(model, tmp_path)
+    keyhole.analyze(run, model=model, only=["softmax"])
+    rows = run.table("softmax")
+    assert [row["loss_softmax"] is None for row in rows] == [False, True, False]
+    facts = Measured.read(run).facts["softmax"]
+    assert facts["raised"] == pytest.approx((rows[0]["loss_softmax"] + rows[2]["loss_softmax"]) / 2)

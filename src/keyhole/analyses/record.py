@@ -65,7 +65,8 @@ class Observer(Protocol):
 
     def take(self, rows: Sequence[int], seen: States) -> None:
         """`seen` holds what every layer does at the end of the prefixes number `rows`. It is not changed, and not kept whole:
-        the next batch needs its memory."""
+        the next batch needs its memory. An attribute `wants` of the observer names the fields of `seen` that are filled only if one
+        asks for them: `keys`, `ups`."""
 
 
 class Found(NamedTuple):

@@ -40,8 +40,10 @@ if TYPE_CHECKING:
     from .heldout import Prefixes
     from .softmax_states import Rebuilding
 
-REPLACED = 24
+REPLACED = 16
 """Prefixes at which layers are rebuilt and the model is run with one layer's activation replaced, at most."""
+LAYERS = 10
+"""Layers that are replaced, at most: one forward pass per layer, way and prefix is most of the time that this takes."""
 TOGETHER = 256
 """Tokens of these that are run together: prefixes of similar length, because padding costs time."""
 TIMES = math.log(1.5)
@@ -85,7 +87,8 @@ def rows(run: Run, prefixes: Prefixes, observed: Rebuilding, begin: Begin = lamb
             row[f"change_{name}"] = float(observed.change[name][layer].mean())
             row[f"cosine_{name}"] = float(observed.cosine[name][layer].mean())
         for way in WAYS:
-            row |= _mean(f"loss_{way}", found[way][layer] - own)
+            known = np.isfinite(found[way][layer]).all()
+            row |= _mean(f"loss_{way}", found[way][layer] - own if known else np.empty(0))
         table.append(row)
     ratio = np.log(observed.counts["magnitude"] / np.maximum(observed.counts["softmax"], 1)).mean(0)
     facts = {
@@ -94,8 +97,8 @@ def rows(run: Run, prefixes: Prefixes, observed: Rebuilding, begin: Begin = lamb
         "rebuilt": len(observed.chosen),
         "loss": float(own.mean()),
         **effect_facts("spread", bootstrap_mean(ratio)),
-        **effect_facts("raised", bootstrap_mean((found["softmax"] - own).mean(0))),
-        **effect_facts("kept", bootstrap_mean((found["removed"] - found["softmax"]).mean(0))),
+        **effect_facts("raised", bootstrap_mean(np.nanmean(found["softmax"] - own, 0))),
+        **effect_facts("kept", bootstrap_mean(np.nanmean(found["removed"] - found["softmax"], 0))),
     }
     return Found(table, {**prefixes.facts, **facts})
 
@@ -134,7 +137,7 @@ def raises_loss(measured: Measurement) -> Verdict:
     said = ", ".join(f"{way} {minus(_average(measured, way), 3)}" for way in WAYS)
     return judge(
         effect,
-        f"change of the loss with one layer's activation replaced by a softmax of equal norm, mean over layers, interval over prefixes; "
+        f"change of the loss with one layer's activation replaced by a softmax of equal norm, mean over the replaced layers, interval over prefixes; "
         f"smallest effect {COSTS} nats",
         f"mean change per layer in nats: {said}; loss {measured.facts['loss']:.2f}",
     )
@@ -143,7 +146,7 @@ def raises_loss(measured: Measurement) -> Verdict:
 def keeps_something(measured: Measurement) -> Verdict:
     return judge(
         read_effect(measured.facts, "kept", COSTS),
-        f"loss with a layer removed minus loss with a softmax in place of its activation, mean over layers, interval over prefixes; "
+        f"loss with a layer removed minus loss with a softmax in place of its activation, mean over the replaced layers, interval over prefixes; "
         f"smallest effect {COSTS} nats",
         f"removed {minus(_average(measured, 'removed'), 3)}, softmax {minus(_average(measured, 'softmax'), 3)} nats per layer",
     )
@@ -176,7 +179,7 @@ ANALYSIS = Analysis(
     method="x·k is what the activation is given, the key's bias included; if there is a gate, the gate's. Effective memories are "
     "(Σa)²/Σa² of weights a. Values are taken in the cell's orientation o: a weight a_i writes a_i·o_i·v_i, and coefficients are "
     f"dealt out as o·m. Outputs are rebuilt at the ends of at most {REPLACED} random held-out prefixes. For the loss, the "
-    "coefficients of one layer are replaced at every token of these prefixes, and −log p(next token) is taken at their ends. All "
+    f"coefficients of one layer (of at most {LAYERS}, spread evenly) are replaced at every token of these prefixes, and −log p(next token) is taken at their ends. All "
     "replacements have the L2 norm of the coefficients, token by token. For a ReLU model without a gate ReLU(x·k) is m itself.",
     columns={
         "layer": Column("INTEGER", "the layer"),
@@ -201,7 +204,9 @@ ANALYSIS = Analysis(
         **{
             key: column
             for way in WAYS
-            for key, column in _columns(f"loss_{way}", f"change of the loss in nats, with {_WAY[way]}").items()
+            for key, column in _columns(
+                f"loss_{way}", f"change of the loss in nats, with {_WAY[way]}; none for layers that were left out"
+            ).items()
         },
     },
     facts={
@@ -213,9 +218,12 @@ ANALYSIS = Analysis(
         **effect_columns(
             "spread", "ln of effective memories of |m| over those of the softmax, mean over layers and prefixes"
         ),
-        **effect_columns("raised", "change of the loss with a softmax in one layer, mean over layers and prefixes"),
         **effect_columns(
-            "kept", "loss with a layer removed minus loss with a softmax in it, mean over layers and prefixes"
+            "raised", "change of the loss with a softmax in one layer, mean over the replaced layers and prefixes"
+        ),
+        **effect_columns(
+            "kept",
+            "loss with a layer removed minus loss with a softmax in it, mean over the replaced layers and prefixes",
         ),
     },
     needs=("prefixes", "observed", "begin"),

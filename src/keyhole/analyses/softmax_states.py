@@ -128,6 +128,11 @@ def resumed(model: Model, outputs: list[Any], layer: int) -> Iterator[None]:
         yield
 
 
+def some_layers(layers: int) -> list[int]:
+    """The layers that are replaced, the first and the last among them: all, or `settings.LAYERS` spread evenly."""
+    return sorted({round(at) for at in np.linspace(0, layers - 1, min(layers, settings.LAYERS))})
+
+
 def _giving(output: Any, *, own: bool) -> Callable[..., Any]:
     """A block that gives this; a copy if another block goes on from it, because some add in place to what they are given."""
     return lambda *args, **kwargs: _copied(output) if own else output
@@ -138,9 +143,10 @@ def losses(
     watching: Rebuilding, prefixes: Prefixes, *, bos: bool, begin: Begin = lambda total: lambda done: None
 ) -> dict[str, Floats]:
     """−log p(next token) at the chosen prefixes: `own` [n], and per way [layers, n] with that layer's coefficients replaced at every
-    token of the prefix."""
+    token of the prefix; NaN for layers that are left out (`some_layers`)."""
     model, chosen = watching.head.model, watching.chosen
-    found = {"own": np.zeros(len(chosen)), **{way: np.zeros((model.layers, len(chosen))) for way in WAYS}}
+    found = {"own": np.zeros(len(chosen))}
+    found |= {way: np.full((model.layers, len(chosen)), math.nan) for way in WAYS}
     advance = begin(len(chosen))
     for numbers in batch_by_length([len(prefixes.ids[row]) for row in chosen], settings.TOGETHER):
         rows = chosen[numbers]
@@ -149,7 +155,7 @@ def losses(
         following = torch.tensor([prefixes.following[row] for row in rows], device=model.device)
         with _recorded(model) as outputs:
             found["own"][numbers] = _loss(watching.head, batch.ids, ends, following, Taps())
-        for layer in range(model.layers):
+        for layer in some_layers(model.layers):
             signs, order = watching.signs[model.cells.span(layer)], watching.orders[layer].to(model.device)
             for way in WAYS:
                 taps = _replacing(model, layer, way, signs, order)

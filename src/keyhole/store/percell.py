@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import layout
-from .run import Run
+from .run import Cell, Run
 from .values import unfit
 
 
@@ -56,6 +56,20 @@ def numbers(run: Run, group: str, name: str) -> npt.NDArray[np.float32] | None:
     if array.shape != (len(run.cells),) or array.dtype.kind != "f":
         raise unfit(run, layout.cells_array(group, name), f"it holds {array.dtype} of shape {array.shape}")
     return array
+
+
+GATE = {
+    "gates": ("open", "open_plus", "open_minus", "closed_plus", "closed_minus"),
+    "alignment": ("gate_up", "gate_value", "up_value"),
+}
+"""What is known of a cell's gate, by group."""
+
+
+def gate(cell: Cell) -> dict[str, float] | None:
+    """The numbers of a cell's gate; None if its layer has none, or if they were not computed."""
+    found = {name: numbers(cell.run, group, name) for group, names in GATE.items() for name in names}
+    known = {name: float(array[cell.place]) for name, array in found.items() if array is not None}
+    return known if len(known) == len(found) else None
 
 
 def _key(group: str) -> str:

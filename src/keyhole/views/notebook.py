@@ -75,6 +75,7 @@ def cell(cell: Cell) -> str:
         ],
         "dead": not cell.triggers,
         "kinds": kinds.said(cell),
+        "gate": kinds.gate(cell),
     }
     return html("cell", view | {each: number(stats[each], ".3g") for each in ("mean", "max", "min")})
 

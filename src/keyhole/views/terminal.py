@@ -29,9 +29,8 @@ def cell(cell: Cell, *, limit: int | None = None) -> RenderableType:
     if cell.orientation < 0:
         turned = "read with the sign −: the value shown is −v of the weights, a coefficient −m"
         parts.append(Text(turned, style="dim"))
-    if labels := kinds.said(cell):
-        parts.append(Text(f"kinds: {labels}", style="dim"))
-    parts += [Text(), *value(cell)]
+    more = [f"{name}: {said}" for name, said in (("kinds", kinds.said(cell)), ("gate", kinds.gate(cell))) if said]
+    parts += [*(Text(line, style="dim") for line in more), Text(), *value(cell)]
     positive, negative = cell.triggers[:limit], cell.triggers_negative[:limit]
     if positive:
         parts.append(_triggers("triggers", positive))

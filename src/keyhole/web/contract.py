@@ -19,7 +19,7 @@ from ..analyses import registry
 from ..analyses.measured import Measured
 from ..analyses.record import OUTCOMES
 from ..store import annotations as people
-from ..store import kinds, shading, values
+from ..store import kinds, percell, shading, values
 from ..store.run import Cell, Layer, Run
 from ..views import figures
 from ..views.text import model_name
@@ -310,7 +310,12 @@ class Explorer:
             similar_keys=[(self.axis.address(place), n) for place, n in self.search.similar_keys(cell.place)],
             similar_values=self._similar_values(cell.place),
             kinds=self._kinds_of(cell.place),
+            gate=self._gate(cell),
         )
+
+    def _gate(self, cell: Cell) -> schema.Gate | msgspec.UnsetType:
+        found = percell.gate(cell)
+        return msgspec.UNSET if found is None else schema.Gate(**{name: short(x, 3) for name, x in found.items()})
 
     def _kinds_of(self, at: int) -> list[schema.CellKind] | msgspec.UnsetType:
         if self._kinds is None:

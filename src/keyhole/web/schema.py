@@ -358,6 +358,20 @@ class CellKind(Row):
     threshold: Number
 
 
+class Gate(Record):
+    """The gate of a cell: how often it is open, what the cell writes in the sign cases of gate and up, and the cosines of its
+    weights. Up and value are taken in the cell's orientation."""
+
+    open: Number
+    open_plus: Number
+    open_minus: Number
+    closed_plus: Number
+    closed_minus: Number
+    gate_up: Number
+    gate_value: Number
+    up_value: Number
+
+
 class PackedCell(Record):
     """A cell."""
 
@@ -376,6 +390,8 @@ class PackedCell(Record):
     similar_values: list[tuple[Address, Number]]
     kinds: list[CellKind] | UnsetType = UNSET
     """every kind in the order of their bits, if they were computed"""
+    gate: Gate | UnsetType = UNSET
+    """if the layer has a gate, and its analyses were run"""
 
 
 # data/beside/….json

@@ -225,6 +225,7 @@ export interface PackedCell {
   similar_keys: [string, number][];
   similar_values: [string, number | null][];
   kinds?: CellKind[];
+  gate?: Gate;
 }
 
 export interface CellStats {
@@ -268,6 +269,19 @@ export interface Agreement {
 
 /** How a cell stands to one kind: a name of `Kinds`. */
 export type CellKind = [name: string, has: boolean, number: number | null, threshold: number | null];
+
+/** The gate of a cell: how often it is open, what the cell writes in the sign cases of gate and up, and the cosines of its
+    weights. Up and value are taken in the cell's orientation. */
+export interface Gate {
+  open: number | null;
+  open_plus: number | null;
+  open_minus: number | null;
+  closed_plus: number | null;
+  closed_minus: number | null;
+  gate_up: number | null;
+  gate_value: number | null;
+  up_value: number | null;
+}
 
 /** The same cell in the run beside this one. */
 export interface BesideCell {

@@ -4,7 +4,7 @@ import { inOther } from "./beside.js";
 import * as data from "./data.js";
 import { h, replace } from "./dom.js";
 import { histogram } from "./histogram.js";
-import { labels } from "./kinds.js";
+import { gate, labels } from "./kinds.js";
 import { keep, recall } from "./memory.js";
 import { written } from "./notes.js";
 import { bar, cellLink, line, preview, saidList, telling, token } from "./parts.js";
@@ -62,6 +62,7 @@ export async function render({ run, layer, cell, signal }) {
       ),
       h("p", { class: "lead" }, summary(found)),
       labels(found, kinds),
+      gate(found),
       h(
         "div",
         { class: run.beside ? "two even" : "two" },

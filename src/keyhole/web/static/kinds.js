@@ -2,7 +2,7 @@
 /** The kinds of cells: a filter for lists of cells, and the labels of one cell with their numbers. */
 import * as data from "./data.js";
 import { h } from "./dom.js";
-import { number } from "./text.js";
+import { number, percent } from "./text.js";
 
 /** @typedef {import("../types.js").KindOfCell} Kind */
 /** @typedef {{kinds: Kind[], labels: Uint16Array}} Kinds labels: per place of a cell, bit i says whether it is of kind i */
@@ -59,5 +59,19 @@ export function labels(cell, found) {
         h("span", { class: "soft small" }, number(is)),
       );
     }),
+  );
+}
+
+/** What is known of a cell's gate, in a sentence; nothing if there is none. @param {data.Cell} cell */
+export function gate({ gate }) {
+  if (!gate) return null;
+  const written = (gate.open_plus ?? 0) + (gate.open_minus ?? 0);
+  const against = (gate.open_minus ?? 0) + (gate.closed_plus ?? 0);
+  return h(
+    "p",
+    { class: "soft small gate" },
+    `Its gate is open on ${percent(gate.open)} of held-out prefixes, where it writes ${percent(written)} of all that it writes; ` +
+      `${percent(against)} is written against its own sign. Cosines: gate and up ${number(gate.gate_up, 2)}, ` +
+      `gate and value ${number(gate.gate_value, 2)}, up and value ${number(gate.up_value, 2)}.`,
   );
 }
