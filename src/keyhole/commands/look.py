@@ -86,7 +86,9 @@ def tokens(
     run: RunPath,
     token: Annotated[str, typer.Argument(help='A token as text, with its leading space: " Paris".')],
     limit: Annotated[int, typer.Option(help="Show at most this many cells per list.", min=1)] = 20,
-    lens: Annotated[str | None, typer.Option(help="raw or norm.  [default: the lens that was analyzed]")] = None,
+    lens: Annotated[
+        str | None, typer.Option(help="raw, norm or mapped.  [default: the lens that was analyzed]")
+    ] = None,
 ) -> None:
     """The cells whose values promote a token, and those whose values demote it, strongest first."""
     from ..store.run import Run

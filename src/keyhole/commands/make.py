@@ -240,7 +240,10 @@ def analyze(
     seed: Annotated[int, typer.Option(help="The seed of all random choices.")] = 0,
     cells: Annotated[int, typer.Option(help="Random cells per layer, for {cells}.")] = 100,
     lens: Annotated[
-        str, typer.Option(help="raw, norm, or both as in raw,norm. Analyses that need one lens use the first.")
+        str,
+        typer.Option(
+            help="raw, norm or mapped, or several as in norm,mapped. Analyses that need one lens use the first."
+        ),
     ] = "raw",
     mask_untrained: Annotated[
         bool,
