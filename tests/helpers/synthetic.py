@@ -59,7 +59,7 @@ def like_the_paper(layers: int, cells: int = 1536, n: int = 4000, seed: int = 0)
         lo, hi = wilson(value, size)
         return {"lo": lo, "hi": hi}
 
-    found: Tables = {name: [] for name in ("activity", "mutation", "agreement", "rank")}
+    found: Tables = {name: [] for name in ("activity", "mutation", "agreement", "rank", "space", "ablation")}
     for layer, d in enumerate(depth):
         fraction = noisy(0.45 - 0.35 * math.exp(-(((d - 0.6) / 0.35) ** 2)))
         found["activity"].append(
@@ -99,6 +99,21 @@ def like_the_paper(layers: int, cells: int = 1536, n: int = 4000, seed: int = 0)
             )
         for name, rows in section5_rows(layer, d, fraction, cells, n, rng).items():
             found.setdefault(name, []).extend(rows)
+        for reading, far in (("raw", 12.0), ("norm", 6.0), ("mapped", 3.0)):
+            kl, r2 = far * (1 - d), 0.3 + 0.7 * d
+            found["space"].append(
+                {"layer": layer, "reading": reading, "n": n, "ridge": 0.1 if reading == "mapped" else None}
+                | {"r2": r2, "r2_lo": r2 - 0.05, "r2_hi": r2 + 0.05, "r2_null": -0.01}
+                | {"cka": r2, "cka_lo": r2 - 0.05, "cka_hi": r2 + 0.05, "cka_null": 0.05}
+                | {"kl": kl, "kl_lo": 0.9 * kl, "kl_hi": 1.1 * kl, "kl_null": 4.0}
+                | {"marginal": kl / 2, "marginal_lo": 0.4 * kl, "marginal_hi": 0.6 * kl, "marginal_null": 0.2}
+            )
+        for cell in (*(int(each) for each in rng.choice(cells, 2, replace=False)), None):
+            delta = 0.01 + 0.05 * d
+            found["ablation"].append(
+                {"layer": layer, "cell": cell, "n": 1 if cell is not None else 2, "triggers": 5, "delta": delta}
+                | {"lo": delta - 0.005, "hi": delta + 0.005, "null_cell": 0.005, "null_token": 0.0, "above": 0.8}
+            )
     edges = [10 ** (-3.5 + 0.35 * i) for i in range(11)]
     found["confidence"] = [
         {"part": "bin", "layer": None, "bin": i, "max_prob_lo": edges[i], "max_prob_hi": min(1.0, edges[i + 1])}

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from keyhole.errors import ProofFailed, UsageError
 from keyhole.lens import project
 from keyhole.lens.head import Head
+from keyhole.lens.maps import Maps
 from keyhole.models.proof import prove
 from keyhole.store import values
 
@@ -35,10 +36,14 @@ def test_the_lens_of_the_last_residual_is_the_models_own_logits(family: str) -> 
 def test_a_lens_reads_a_value_as_defined(family: str, name: str) -> None:
     model = tiny(family)
     head = Head(model)
-    seen = head.see(name, head.values(1))
+    width = head.weight.shape[1]
+    random = np.random.default_rng(0)
+    head.maps = Maps(*(random.normal(size=(3, *rest)).astype(np.float32) for rest in ((width, width), (width,))), {})
+    seen = head.see(name, head.values(1), 1)
     for cell in (0, 7, model.cells.size(1) - 1):
         v = paper.value(model, 1, cell)
-        expected = paper.folded(model, v) if name == "norm" else v
+        v = v @ torch.from_numpy(head.maps.linear[1]) if name == "mapped" else v
+        expected = v if name == "raw" else paper.folded(model, v)
         torch.testing.assert_close(seen[cell], expected, rtol=1e-4, atol=1e-5)
 
 
@@ -172,7 +177,7 @@ def test_tokens_that_seem_untrained_and_never_occur() -> None:
 
 
 def test_an_unknown_lens_says_which_there_are() -> None:
-    with pytest.raises(UsageError, match=r"no lens 'tuned'.*raw, norm"):
+    with pytest.raises(UsageError, match=r"no lens 'tuned'.*raw, norm, mapped"):
         Head(tiny("llama")).see("tuned", torch.zeros(1, 16))
 
 

@@ -38,6 +38,7 @@ from .record import (
     Row,
     Series,
     Verdict,
+    present,
 )
 from .stats import Interval, bootstrap_difference, bootstrap_mean, thirds
 
@@ -294,7 +295,9 @@ def _told(effect: Effect | None) -> str:
 
 
 def _share(measured: Measurement) -> str:
-    cells = [row for row in measured.rows if row["cell"] is not None]
+    cells = [row for row in present(measured.rows, "above") if row["cell"] is not None]
+    if not cells:
+        return ""
     return f"; above both nulls for {percent(sum(row['above'] for row in cells) / len(cells))} of {len(cells):,} cells"
 
 
@@ -380,6 +383,7 @@ ANALYSIS = Analysis(
     figures=(
         Figure(
             name="ablation",
+            label="Figure S23",
             title="What the next token loses without the cell",
             caption="Loss of log-probability of a trigger's next token when the cell is silenced at the trigger's end: mean over random "
             "cells. Band: 95 % interval over cells.",

@@ -87,7 +87,7 @@ def tokens(
     token: Annotated[str, typer.Argument(help='A token as text, with its leading space: " Paris".')],
     limit: Annotated[int, typer.Option(help="Show at most this many cells per list.", min=1)] = 20,
     lens: Annotated[
-        str | None, typer.Option(help="norm or raw.  [default: the first of these that was analyzed]")
+        str | None, typer.Option(help="norm, raw or mapped.  [default: the first of these that was analyzed]")
     ] = None,
 ) -> None:
     """The cells whose values promote a token, and those whose values demote it, strongest first."""

@@ -262,7 +262,9 @@ def analyze(
     cells: Annotated[int, typer.Option(help="Random cells per layer, for {cells}.")] = 100,
     lens: Annotated[
         str,
-        typer.Option(help="norm, raw, or both as in norm,raw. Analyses that need one lens use norm, if it is named."),
+        typer.Option(
+            help="norm, raw or mapped, or several as in norm,mapped. Analyses that need one lens use norm, if it is named."
+        ),
     ] = "norm",
     mask_untrained: Annotated[
         bool,
