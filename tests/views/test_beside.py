@@ -207,7 +207,7 @@ def test_in_a_browser(runs: tuple[keyhole.Run, keyhole.Run], width: int) -> None
         tab.goto(file.as_uri())
         tab.wait_for_selector("html.drawn", timeout=30_000)
         assert tab.locator(".plot svg").count() == 5
-        legend = tab.locator("[data-figure=planted_lines] svg").inner_text()
+        legend = tab.locator("[data-figure=planted_lines] svg").text_content()
         assert CONTROL in legend
         assert figures.THIS in legend
         assert tab.locator("#beside tbody tr").count() == len(STATEMENTS)
