@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browsing import CHROMIUM
 from families import save, tiny
 from pages import Page
 from planted import PLANTED, STATEMENTS, listed, plant
@@ -187,3 +188,29 @@ def test_a_run_beside_itself_is_refused(runs: tuple[keyhole.Run, keyhole.Run]) -
 )
 def test_effects_are_shown_as_precisely_as_they_are_known(found: tuple[float, Any, Any], said: str) -> None:
     assert text.with_interval(*found) == said
+
+
+@pytest.mark.slow(seconds=5)
+@pytest.mark.parametrize("width", [1280, 390])
+def test_in_a_browser(runs: tuple[keyhole.Run, keyhole.Run], width: int) -> None:
+    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if CHROMIUM is None:
+        pytest.skip("no chromium on this machine")
+    run, control = runs
+    file = report.write(run, [control])
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        tab = browser.new_page(viewport={"width": width, "height": 900})
+        heard: list[str] = []
+        tab.on("console", lambda message: heard.append(message.text))
+        tab.on("pageerror", lambda error: heard.append(str(error)))
+        tab.goto(file.as_uri())
+        tab.wait_for_selector("html.drawn", timeout=30_000)
+        assert tab.locator(".plot svg").count() == 5
+        legend = tab.locator("[data-figure=planted_lines] svg").text_content()
+        assert CONTROL in legend
+        assert figures.THIS in legend
+        assert tab.locator("#beside tbody tr").count() == len(STATEMENTS)
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
+        browser.close()
+    assert heard == []
