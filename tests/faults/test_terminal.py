@@ -63,7 +63,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text.write_text("\n".join(lines) + "\n", encoding="utf-8")
     path = folder / "run[v2]:smile:\x1b[31m\u202e"
     run = keyhole.scan(str(source), [text], out=path, top=4, unit="line", context=64, hold_out=0.3)
-    keyhole.analyze(run, lens=["raw", "norm"], cells=2, samples=20)
+    keyhole.analyze(run, lens=["norm", "raw"], cells=2, samples=20)
     row = {"prefix": EVIL, "top_r": EVIL, "top_y": "[/INST]", "top_o": "<script>", "similarity": float("nan")}
     facts = {"prefixes": 9, "unit": "line", "source": "valid", "files": f"note {EVIL}", "hold_out": 0.0, "seed": 0}
     facts |= {"composed": 9, "cases": 2, "chance_mean": 0.1, "chance_p95": float("nan"), "related": 1}
