@@ -404,4 +404,4 @@ def test_a_page_of_a_forged_run_runs_nothing(forged: Path) -> None:
         assert "alert(1)" in read(run.layer(layer)._repr_html_())
         for cell in run.layer(layer):
             read(cell._repr_html_())
-    assert Values(run, "raw").promoted(0, 0)
+    assert Values(run, "norm").promoted(0, 0)

@@ -216,7 +216,7 @@ def test_what_is_open_goes_on_if_the_new_analysis_cannot_be_read(
     client: TestClient, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = client.get("/data/run.json").json()
-    (path / "values_raw_top_tokens.npy").write_bytes(b"damaged")
+    (path / "values_norm_top_tokens.npy").write_bytes(b"damaged")
     told(path, "damaged")
     assert client.get("/data/run.json").json() == before
 
