@@ -29,7 +29,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save(model, folder / "model")
     text = corpus(folder / "text.txt")
     ask("scan", folder / "model", text, "--out", folder / "run", "--unit", "line", "--hold-out", 0.35, "--top", 5)
-    ask("analyze", folder / "run", "--lens", "raw,norm", "--cells", 4, "--samples", 50, "--seed", 1)
+    ask("analyze", folder / "run", "--lens", "norm,raw", "--cells", 4, "--samples", 50, "--seed", 1)
     return folder
 
 
@@ -64,7 +64,7 @@ def test_sql_over_the_tables(place: Path) -> None:
 
 def test_tokens_lists_who_promotes_and_who_demotes(place: Path) -> None:
     run = keyhole.open(place / "run")
-    said = Values(run, "raw")
+    said = Values(run, "norm")
     token = token_id(run, "e")
     for speakers, tokens, sign in (
         (said.promoting(token), said.top_tokens, -1),

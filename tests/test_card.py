@@ -100,7 +100,7 @@ def test_every_table_and_shade(folder: str, text: Path, tmp_path: Path) -> None:
     found = []
     for number, device in enumerate(("cpu", CARD)):
         run = scanned(folder, text, tmp_path / str(number), device="cpu")
-        options = {"valid": str(text), "samples": 20, "cells": 3, "lens": ["raw", "norm"]}
+        options = {"valid": str(text), "samples": 20, "cells": 3, "lens": ["norm", "raw"]}
         keyhole.analyze(run, model=keyhole.load(folder, device=device, dtype="float32"), **options)  # type: ignore[arg-type]
         found.append(run)
     for name in ("activity", "agreement", "rank", "mutation", "budget", "composition", "refinement", "part", "veto"):

@@ -21,9 +21,11 @@ from stopping import stop_after
 
 import keyhole
 from keyhole.analyses import heldout, mutation
+from keyhole.analyses.strength import at_triggers
 from keyhole.cells import Cells
 from keyhole.errors import Interrupted, UsageError
 from keyhole.export import site as export
+from keyhole.lens.head import Head
 from keyhole.models import intervene
 from keyhole.models.intervene import Edit, applied
 from keyhole.models.model import Model
@@ -45,7 +47,7 @@ def analysed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     """A run with every table, both lenses and the shading."""
     model = narrowed(request.param)
     run = scanned(model, tmp_path_factory.mktemp(request.param))
-    return keyhole.analyze(run, model=model, lens=["raw", "norm"], cells=5), model
+    return keyhole.analyze(run, model=model, lens=["norm", "raw"], cells=5), model
 
 
 def lines(path: Path) -> list[str]:
@@ -156,7 +158,7 @@ def test_every_table_equals_the_papers_definition(analysed: tuple[keyhole.Run, M
         fraction = np.mean([cell.stats.active_fraction for cell in here])
         assert row["active_fraction"] == (None if run.gated else pytest.approx(fraction))
         assert row["dead"] == sum(cell.dead for cell in here)
-    for row in run.table("agreement"):
+    for row in (row for row in run.table("agreement") if row["target"] in ("next", "last")):
         n, hits, _ = paper.agreement(run, model, row["layer"], row["target"], row["lens"])
         assert (row["n"], round((row["rate"] or 0) * row["n"])) == (n, hits)
     for row in run.table("rank"):
@@ -165,15 +167,20 @@ def test_every_table_equals_the_papers_definition(analysed: tuple[keyhole.Run, M
         got = [row[name] for name in ("p5", "p25", "median", "p75", "p95")]
         np.testing.assert_allclose(got, np.percentile(ranks, [5, 25, 50, 75, 95]))
     confident = run.table("confident")
-    assert {(row["layer"], row["cell"]) for row in confident} == set(PLACES)
+    strengths = at_triggers(run, Head(model))[0]
+    alive = {at for place, at in enumerate(PLACES) if run.units[place, 0] >= 0}
+    assert {(row["layer"], row["cell"]) for row in confident} == alive
     for row in confident:
-        logits = said[row["layer"]][row["cell"]] @ e.T
+        logits = paper.folded(model, said[row["layer"]][row["cell"]]) @ e.T
         assert row["token"] == run.vocabulary.piece(int(logits.argmax()))
-        assert row["max_prob"] == pytest.approx(float(torch.softmax(logits, 0).max()), rel=1e-4)
+        strong = float(strengths[run.cells.place(row["layer"], row["cell"])])
+        assert row["max_prob"] == pytest.approx(float(torch.softmax(logits * strong, 0).max()), rel=1e-3)
         known = [t.next_token for t in run.triggers(row["layer"], row["cell"]) if t.next_token is not None]
         assert row["share"] == (pytest.approx(known.count(row["token"]) / len(known)) if known else None)
-    counted = sum(row["n"] for row in run.table("agreement") if (row["target"], row["lens"]) == ("next", "raw"))
-    assert sum(row["n"] for row in run.table("confidence")) == counted
+    counted = sum(row["n"] for row in run.table("agreement") if (row["target"], row["lens"]) == ("next", "norm"))
+    for part in (("bin",), ("surer half", "less sure half")):
+        assert sum(row["n"] for row in run.table("confidence") if row["part"] in part) == counted
+    keyhole.analyze(run, model=model, only=["composition", "refinement"], lens="raw")
     prefixes = heldout.prefixes(run, model, None, samples=4000, seed=0)
     seen = [paper.look(model, ids) for ids in prefixes.ids]
     for row in run.table("composition"):
@@ -235,7 +242,7 @@ def test_what_values_say_and_who_says_a_token(analysed: tuple[keyhole.Run, Model
     run, model = analysed
     e = paper.unembedding(model)
     every = torch.stack([paper.value(model, *at) * run.cell(*at).orientation for at in PLACES])
-    for lens in ("raw", "norm"):
+    for lens in ("norm", "raw"):
         said = values.Values(run, lens)
         seen = every if lens == "raw" else torch.stack([paper.folded(model, v) for v in every])
         order = torch.argsort(seen @ e.T, dim=1, descending=True, stable=True)
@@ -380,7 +387,7 @@ def test_the_explorers_answers(analysed: tuple[keyhole.Run, Model]) -> None:
     )
     assert held == truth
     for token, rows in found["tokens/0.json"]["promoted"].items():
-        speakers = values.Values(run, "raw").promoting(int(token))
+        speakers = values.Values(run, "norm").promoting(int(token))
         assert [PLACES[place] for place, _, _ in rows] == [(s.layer, s.cell) for s in speakers]
     assert all(run[address].triggers for address in found["run.json"]["worth"])
 

@@ -67,11 +67,6 @@ def test_the_nulls_are_what_they_say(measured: tuple[keyhole.Run, Model]) -> Non
             group = [a for a, (_, _, other) in zip(says, found, strict=True) if other == last]
             under.append(np.mean([a == wanted for a in group]))
         assert row["same_last"] == pytest.approx(np.mean(under))
-        lasts = Counter(last for _, _, last in found)
-        assert row["alone"] == pytest.approx(sum(lasts[last] == 1 for _, _, last in found) / len(found))
-        assert row["excess"] == pytest.approx(row["rate"] - row["permuted"])
-        assert row["beyond"] == pytest.approx(row["rate"] - row["same_last"])
-        assert row["excess_lo"] <= row["excess"] <= row["excess_hi"]
         assert row["unigram"] == pytest.approx(np.mean([frequency[b] / len(text) for _, b, _ in found]))
 
 
@@ -81,15 +76,19 @@ def test_the_effects_pool_cells_and_not_layers(measured: tuple[keyhole.Run, Mode
     facts = facts_of(run, "agreement")
     assert facts["lens"] == "norm"
 
-    def pooled(column: str, layers: range) -> float:
+    def pooled(null: str, layers: range) -> float:
         some = [row for row in rows if row["layer"] in layers]
-        return float(np.average([row[column] for row in some], weights=[row["n"] for row in some]))
+        return float(np.average([row["rate"] - row[null] for row in some], weights=[row["n"] for row in some]))
 
     assert run.layers == 3
-    assert facts["above_chance"] == pytest.approx(pooled("excess", range(2, 3)))
-    assert facts["beyond_bigram"] == pytest.approx(pooled("beyond", range(2, 3)))
-    assert facts["lower_part"] == pytest.approx(pooled("excess", range(1)))
-    assert facts["rise"] == pytest.approx(pooled("excess", range(1, 3)) - pooled("excess", range(1)))
+    assert facts["above_chance"] == pytest.approx(pooled("permuted", range(2, 3)))
+    assert facts["beyond_bigram"] == pytest.approx(pooled("same_last", range(2, 3)))
+    assert facts["lower_part"] == pytest.approx(pooled("permuted", range(1)))
+    assert facts["rise"] == pytest.approx(pooled("permuted", range(1, 3)) - pooled("permuted", range(1)))
+    for name in ("above_chance", "beyond_bigram", "lower_part", "rise"):
+        assert facts[f"{name}_lo"] <= facts[name] <= facts[f"{name}_hi"]
+    lasts = Counter(last for _, _, last in looked_up(run, 2))
+    assert facts["alone"] == pytest.approx(sum(count == 1 for count in lasts.values()) / lasts.total())
 
 
 def test_next_tokens_are_split_by_whether_they_start_a_word(tmp_path: Path) -> None:

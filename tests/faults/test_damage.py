@@ -47,7 +47,7 @@ def look(path: Path) -> list[Any]:
     cells = [run.cell(layer, cell) for layer, cell in list(run.cells)[::5]]
     said: list[Any] = [(repr(cell.triggers), repr(cell.triggers_negative), repr(cell.stats)) for cell in cells]
     said.append([repr(run.unit_source(unit)) for unit in range(int(run.manifest["corpus"]["units"]))])
-    for lens in ("raw",):
+    for lens in ("norm",):
         values = Values(run, lens)
         said.append([repr(values.promoted(cell.layer, cell.index)) for cell in cells])
         said.append([repr(values.promoting(token)) for token in range(0, 300, 17)])
@@ -137,7 +137,7 @@ def test_a_large_run_is_checked_by_size_and_by_verify(
     analyzed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(layout, "CHECK_ON_OPEN", 10)
-    for name in ("positions.npy", "values_raw_top_tokens.npy", "tables.duckdb"):
+    for name in ("positions.npy", "values_norm_top_tokens.npy", "tables.duckdb"):
         path = shutil.copytree(analyzed, tmp_path / "run")
         damaged(path, name, "last byte")
         with pytest.raises(RunDamaged, match=f"{name} has .* bytes where"):

@@ -144,8 +144,8 @@ def test_an_analysis_cut_anywhere_leaves_each_table_as_it_was_or_as_it_will_be(
             found = opened.table(name)
             assert found in (before[name], after[name])
             kept, replaced = kept + (found == before[name]), replaced + (found == after[name])
-        if "raw" in available(opened):
-            read_again += Values(opened, "raw").settings["masked"]
+        if "norm" in available(opened):
+            read_again += Values(opened, "norm").settings["masked"]
     assert kept > 5
     assert replaced > 5
     assert read_again > 2

@@ -63,7 +63,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text.write_text("\n".join(lines) + "\n", encoding="utf-8")
     path = folder / "run[v2]:smile:\x1b[31m\u202e"
     run = keyhole.scan(str(source), [text], out=path, top=4, unit="line", context=64, hold_out=0.3)
-    keyhole.analyze(run, lens=["raw", "norm"], cells=2, samples=20)
+    keyhole.analyze(run, lens=["norm", "raw"], cells=2, samples=20)
     row = {"prefix": EVIL, "top_r": EVIL, "top_y": "[/INST]", "top_o": "<script>", "similarity": float("nan")}
     row |= {"percentile": 0.5, "related": 0}
     facts = section5_facts()["cases"] | {"files": f"note {EVIL}", "share": float("nan")}
@@ -404,4 +404,4 @@ def test_a_page_of_a_forged_run_runs_nothing(forged: Path) -> None:
         assert "alert(1)" in read(run.layer(layer)._repr_html_())
         for cell in run.layer(layer):
             read(cell._repr_html_())
-    assert Values(run, "raw").promoted(0, 0)
+    assert Values(run, "norm").promoted(0, 0)

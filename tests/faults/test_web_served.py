@@ -204,7 +204,7 @@ def test_a_new_analysis_is_seen_without_a_restart(tmp_path: Path) -> None:
         assert len(cell["triggers"][0]) == 8  # with its shades
         keyhole.analyze(keyhole.open(run.path), only=["agreement"], lens=["norm"], model=explored.model())
         told(run.path, "second")
-        assert client.get("/data/run.json", headers=named).json()["lenses"] == ["raw", "norm"]
+        assert client.get("/data/run.json", headers=named).json()["lenses"] == ["norm", "raw"]
 
 
 def told(path: Path, what: str) -> None:
@@ -216,7 +216,7 @@ def test_what_is_open_goes_on_if_the_new_analysis_cannot_be_read(
     client: TestClient, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = client.get("/data/run.json").json()
-    (path / "values_raw_top_tokens.npy").write_bytes(b"damaged")
+    (path / "values_norm_top_tokens.npy").write_bytes(b"damaged")
     told(path, "damaged")
     assert client.get("/data/run.json").json() == before
 

@@ -29,7 +29,7 @@ def write(folder: Path) -> keyhole.Run:
     text.write_text("\n".join([*lines, "x", "word " * 40]) + "\n", encoding="utf-8")
     run = keyhole.scan(model(), [text], out=folder / "run", top=6, unit="line", context=64)
     asked = ["activity", "agreement", "rank", "confidence", "confident"]
-    return keyhole.analyze(run, only=asked, lens=["raw", "norm"], model=model())
+    return keyhole.analyze(run, only=asked, lens=["norm", "raw"], model=model())
 
 
 def prompt(text: str, position: int | None = 0, token: str | None = "", **_: Any) -> dict[str, Any]:

@@ -177,7 +177,7 @@ def test_tokens_that_seem_untrained_and_never_occur() -> None:
 
 
 def test_an_unknown_lens_says_which_there_are() -> None:
-    with pytest.raises(UsageError, match=r"no lens 'tuned'.*raw, norm, mapped"):
+    with pytest.raises(UsageError, match=r"no lens 'tuned'.*norm, raw, mapped"):
         Head(tiny("llama")).see("tuned", torch.zeros(1, 16))
 
 

@@ -33,7 +33,7 @@ def test_cells(run: keyhole.Run) -> None:
             said = read(cell._repr_html_())
             assert cell.address in said
             assert f"{cell.stats.max:.3g}" in said
-            for lens in ("raw", "norm"):
+            for lens in ("norm", "raw"):
                 assert f"lens {lens}" in said
                 assert show.printable(values.Values(run, lens).promoted(layer, cell.index)[0].piece) in said
             if not cell.triggers:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from families import tiny
 from pages import Page
-from synthetic import fill, like_the_paper, section5_facts
+from synthetic import facts_like_the_paper, fill, like_the_paper, section5_facts
 from typer.testing import CliRunner
 
 import keyhole
@@ -42,8 +42,10 @@ CHROMIUM = next(
 
 
 CHARTS = {"mutation", "agreement", "rank", "confidence", "active", "activity", "zero_agreement", "residual_match"}
-CHARTS |= {"final_probability", "shares", "settled", "part", "veto", "vetoed", "training", "space", "readings", "marginal_bias", "ablation"}
-LABELS = ["Table 1", "Figure 3", "Figure S1", "Figure S7", "Figure 4", "Figure 5", "Figure 6", "Table 2"]
+CHARTS |= {"final_probability", "shares", "settled", "part", "veto", "vetoed", "training", "space", "readings"}
+CHARTS |= {"marginal_bias", "ablation", "mutation_distance", "agreement_words", "auc", "confidence_layers"}
+LABELS = ["Table 1", "Figure 3", "Figure 3b", "Figure S1", "Figure S7", "Figure 4", "Figure 4b", "Figure 5", "Figure 5b"]
+LABELS += ["Figure 6", "Figure 6b", "Table 2"]
 LABELS += ["Figure 7", "Figure S8", "Figure 8", "Figure 9", "Figure 10", "Figure 11", "Table S1", "Figure S9"]
 LABELS += ["Figure S10", "Figure S11", "Figure S20", "Figure S21", "Figure S22", "Figure S23"]
 NOTE = "measured on a random prefix of each of 30 lines of the held-out text <i>sample</i> (seed 0), intervals over prefixes"
@@ -72,8 +74,9 @@ def filled_run(scanned: Path, tmp_path_factory: pytest.TempPathFactory) -> keyho
     for i, row in enumerate(filled["cases"]):
         row["prefix"] = HOSTILE[i % len(HOSTILE)] * 9
         row["top_r"] = row["top_y"] = row["top_o"] = HOSTILE[(i + 1) % len(HOSTILE)]
+    facts = facts_like_the_paper() | {"refinement": REFINED}
     for name, rows in filled.items():
-        fill(path, name, rows, REFINED if name == "refinement" else None)
+        fill(path, name, rows, facts.get(name))
     return keyhole.Run(path)
 
 
@@ -106,7 +109,7 @@ def test_every_figure_and_table_is_there(run: keyhole.Run) -> None:
     for figure in every:
         assert f"{figure.label}." in shown.text
         assert figure.title in shown.text
-        assert figure.paper is not None or " S" in figure.label
+        assert figure.paper is not None or " S" in figure.label or figure.label.endswith("b")
         if figure.paper is not None:
             assert " ".join(page._ours(figure.paper.published).split()) in shown.text
     assert "not filled yet" not in shown.text
@@ -122,7 +125,7 @@ def test_every_verdict_is_listed_and_leads_to_its_figure(run: keyhole.Run) -> No
     shown = read(run)
     data = report.data(run)
     claims = [verdict["claim"] for each in data["verdicts"].values() for verdict in each]
-    assert len(claims) == 23
+    assert len(claims) == 44
     for claim in claims:
         assert shown.text.count(page._ours(claim)) == 2
     anchors = set(shown.values("id"))
@@ -186,7 +189,7 @@ def test_a_missing_table_says_which_command_fills_it(scanned: Path, tmp_path: Pa
     fill(run.path, "mutation", like_the_paper(3)["mutation"])
     fill(run.path, "rank", [])
     shown = read(run)
-    assert shown.values("data-figure") == ["mutation"]
+    assert shown.values("data-figure") == ["mutation", "mutation_distance"]
     assert "The table rank is empty" in shown.text
 
 
@@ -209,8 +212,10 @@ def test_missing_numbers_are_no_error(run: keyhole.Run, everywhere: bool) -> Non
         "layer",
         "reading",
         "bin",
+        "part",
         "n",
         "dropped",
+        "distance",
         "target",
         "lens",
         "cell",
@@ -264,8 +269,9 @@ def test_json(run: keyhole.Run) -> None:
     assert set(data) == {"run", "tables", "facts", "notes", "verdicts"}
     assert set(data["tables"]) == set(registry.schemas())
     assert data["tables"]["mutation"] == run.table("mutation")
-    assert data["facts"] == {"refinement": REFINED}
-    assert data["notes"] == {"refinement": NOTE}
+    assert data["facts"] == facts_like_the_paper() | {"refinement": REFINED}
+    assert data["notes"]["refinement"] == NOTE
+    assert set(data["notes"]) == set(data["facts"])
     assert data["run"]["layers"] == 3
     for each in data["verdicts"].values():
         for verdict in each:

@@ -21,7 +21,7 @@ def browsed(tmp_path_factory: pytest.TempPathFactory) -> keyhole.Run:
     text.write_text("\n".join([*lines, "long " * 20_000]) + "\n", encoding="utf-8")
     run = keyhole.scan(small(), [text], out=folder / "run", top=10, unit="line", context=64)
     asked = ["activity", "agreement", "rank", "confidence", "shading", "kinds"]
-    return keyhole.analyze(run, only=asked, lens=["raw", "norm"], model=small())
+    return keyhole.analyze(run, only=asked, lens=["norm", "raw"], model=small())
 
 
 @pytest.fixture(scope="session")

@@ -202,7 +202,7 @@ def test_layer_sorts_filters_and_keeps_few_rows(page: Any, site: Site) -> None:
     until(page, f"[...document.querySelectorAll('tbody tr')].at(-1).ariaRowIndex === '{CELLS + 1}'")
     assert rows.count() < 60
 
-    said = values.Values(site.run, "raw").top_tokens[site.run.cells.span(1), :3]
+    said = values.Values(site.run, "norm").top_tokens[site.run.cells.span(1), :3]
     piece = site.run.vocabulary.piece(int(said[9, 0])).strip()
     page.get_by_label("Filter").fill(piece)
     wanted = page.locator("p[role=status]").inner_text()
@@ -223,7 +223,7 @@ def test_layer_sorts_filters_and_keeps_few_rows(page: Any, site: Site) -> None:
 
 
 def agreeing_cells(run: keyhole.Run, layer: int) -> int:
-    top = values.Values(run, "raw").top_tokens[run.cells.span(layer), 0]
+    top = values.Values(run, "norm").top_tokens[run.cells.span(layer), 0]
     return sum(any(t.next_id == top[cell] for t in run.triggers(layer, cell)) for cell in range(len(top)))
 
 
@@ -248,7 +248,7 @@ def test_cell_shows_its_key_and_value(page: Any, site: Site) -> None:
     last = lists.first.locator(".last").first.text_content()
     assert last.strip("␣") == show.printable(triggers[0].tokens[-1].strip())
     assert page.locator(".warm, .cold").count() > 0, "tokens are shaded"
-    said = values.Values(site.run, "raw")
+    said = values.Values(site.run, "norm")
     pieces = [show.printable(each.piece).strip() for each in said.promoted(1, number, 12)]
     shown = [
         text.strip("␣") for text in page.locator(".said").first.locator("li:not([hidden]) .token").all_text_contents()
@@ -343,7 +343,7 @@ def test_tokens_of_any_kind_stay_in_their_place(browser: Any, live: Site) -> Non
 @pytest.mark.parametrize("piece", ["a", "T", "<"])
 def test_search_for_a_token(page: Any, site: Site, piece: str) -> None:
     token = token_id(site.run, piece)
-    said = values.Values(site.run, "raw")
+    said = values.Values(site.run, "norm")
     go(page, site, f"#/search?q={quote(piece)}&token={token}")
     page.wait_for_selector(".results .chip")
     for place, (verb, speakers) in enumerate((("promote", said.promoting(token)), ("demote", said.demoting(token)))):

@@ -25,7 +25,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> keyhole.Run:
     lines = [f"The cat number {i} sat on mat {i % 5}, and the dog looked on." for i in range(40)]
     text.write_text("\n".join(lines) + "\n", encoding="utf-8")
     run = keyhole.scan(narrowed("gpt2"), [text], out=folder / "run", top=6, unit="line", context=64)
-    return keyhole.analyze(run, only=["activity", "agreement", "shading"], lens=["raw", "norm"], model=narrowed("gpt2"))
+    return keyhole.analyze(run, only=["activity", "agreement", "shading"], lens=["norm", "raw"], model=narrowed("gpt2"))
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,7 @@ def test_a_cell_is_the_runs(page: Any, site: Site, run: keyhole.Run, address: st
     cell = run[address]
     go(page, site, f"#/L{cell.layer}/{cell.index}")
     assert cell_address(page) == address
-    top = values.Values(run, "raw").promoted(cell.layer, cell.index, 12)
+    top = values.Values(run, "norm").promoted(cell.layer, cell.index, 12)
     logits = page.locator(".sides > div").first.locator(".said .num").all_inner_texts()[:12]
     assert [float(text.replace("−", "-")) for text in logits] == pytest.approx([said.logit for said in top], rel=1e-2)
     near = [other.address for other in values.similar(run, cell.layer, cell.index)][:10]
@@ -147,7 +147,7 @@ def test_the_address_box(page: Any, site: Site) -> None:
 
 
 def test_search_finds_tokens_and_phrases(page: Any, site: Site, run: keyhole.Run) -> None:
-    said = values.Values(run, "raw")
+    said = values.Values(run, "norm")
     named = [token for token in np.unique(said.top_tokens).tolist() if run.vocabulary.piece(token).isalpha()]
     token = max(named, key=lambda token: len(said.promoting(token)))
     go(page, site, f"#/search?q={quote(run.vocabulary.piece(token))}&token={token}")

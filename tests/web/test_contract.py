@@ -101,8 +101,8 @@ def test_about(explorer: Explorer, run: keyhole.Run) -> None:
     assert about["model"] == {"name": "tiny-gpt2", "family": "gpt2", "signed": True, "gated": False}
     assert about["layers"] == [{"layer": f"L{i}", "offset": 24 * i, "width": 24} for i in range(3)]
     assert about["corpus"]["sources"] == ["te<x>t.txt"]
-    assert about["lens"] == "raw"
-    assert about["lenses"] == ["raw", "norm"]
+    assert about["lens"] == "norm"
+    assert about["lenses"] == ["norm", "raw"]
     assert about["dead"] == len(run.dead)
     assert about["worth"]
     assert all(run[address].triggers for address in about["worth"])
@@ -199,7 +199,7 @@ def test_similar_keys_share_triggers(explorer: Explorer, run: keyhole.Run) -> No
 
 
 def test_layers(explorer: Explorer, run: keyhole.Run) -> None:
-    told = values.Values(run, "raw")
+    told = values.Values(run, "norm")
     for layer in range(run.layers):
         columns = data(explorer, f"layers/{layer}.json")["columns"]
         assert {len(column) for column in columns.values()} == {CELLS}
@@ -226,12 +226,14 @@ def test_map(explorer: Explorer, run: keyhole.Run) -> None:
     said = data(explorer, "map.json")
     by = {measure["name"]: measure for measure in said["measures"]}
     assert set(by) == {"activity", "agreement", "max_prob"}
-    for name, truth in (("activity", run.stats.active_fraction), ("max_prob", values.Values(run, "raw").max_prob)):
+    for name, truth in (("activity", run.stats.active_fraction), ("max_prob", values.Values(run, "norm").max_prob)):
         measure = by[name]
         placed = np.frombuffer(base64.b64decode(measure["data"]), np.uint8) / 254
         lo, hi = measure["lo"], measure["hi"]
         back = lo * (hi / lo) ** placed if measure["scale"] == "log" else lo + placed * (hi - lo)
-        assert np.allclose(back, truth, rtol=0.02, atol=(hi - lo) / 250)
+        known = ~np.isnan(truth)
+        assert ((placed <= 1) == known).all()
+        assert np.allclose(back[known], truth[known], rtol=0.02, atol=(hi - lo) / 250)
     shares = np.frombuffer(base64.b64decode(by["agreement"]["data"]), np.uint8)
     for cell in every_cell(run):
         known = [t for t in cell.triggers if t.next_id is not None]
@@ -240,13 +242,16 @@ def test_map(explorer: Explorer, run: keyhole.Run) -> None:
 
 def test_figures(explorer: Explorer) -> None:
     figures = data(explorer, "figures.json")["figures"]
-    assert [figure["name"] for figure in figures] == ["activity", "agreement", "rank", "confidence"]
-    assert all(figure["spec"]["width"] == "container" and figure["paper"]["finding"] for figure in figures)
+    assert [figure["name"] for figure in figures] == [
+        *("activity", "agreement", "agreement_words", "auc", "rank", "confidence", "confidence_layers")
+    ]
+    assert all(figure["spec"]["width"] == "container" for figure in figures)
+    assert all(figure["paper"]["finding"] for figure in figures if not figure["label"].endswith("b"))
     assert any(figure["verdicts"] for figure in figures)
 
 
 def test_tokens_lead_to_values(explorer: Explorer, run: keyhole.Run) -> None:
-    told = values.Values(run, "raw")
+    told = values.Values(run, "norm")
     pieces = data(explorer, "vocabulary.json")["pieces"]
     assert pieces == [run.vocabulary.piece(token) for token in range(len(run.vocabulary))]
     pages = [data(explorer, f"tokens/{page}.json") for page in range(explorer.search.token_pages)]

@@ -41,7 +41,7 @@ def score(run: keyhole.Run, layer: int, cell: int, promoted: list[int], counts: 
 
 
 def test_the_best_cells_come_first(run: keyhole.Run) -> None:
-    said = values.Values(run, "raw")
+    said = values.Values(run, "norm")
     promoted = np.asarray(said.top_tokens)
     counts = Counter(np.asarray(run.tokens).tolist())
     scores = {
@@ -63,7 +63,7 @@ def test_the_best_cells_come_first(run: keyhole.Run) -> None:
 
 
 def test_scores_are_those_of_the_definition(run: keyhole.Run) -> None:
-    promoted = np.asarray(values.Values(run, "raw").top_tokens)
+    promoted = np.asarray(values.Values(run, "norm").top_tokens)
     counts = Counter(np.asarray(run.tokens).tolist())
     weights = worth._weights(run)
     for layer in range(run.layers):

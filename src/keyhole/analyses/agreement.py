@@ -90,6 +90,12 @@ class Pairs:
         """A number per layer and last token."""
         return self.layer * (int(self.last.max(initial=0)) + 1) + self.last
 
+    @property
+    def alone(self) -> float | None:
+        """The share of cells that are the only one of their layer with their last token."""
+        counts = np.unique(self.ending, return_counts=True)[1]
+        return float((counts == 1).sum() / len(self.layer)) if len(self.layer) else None
+
     def part(self, which: npt.NDArray[np.bool_]) -> Pairs:
         return Pairs(self.place[which], self.layer[which], self.said[which], self.wanted[which], self.last[which])
 
@@ -123,25 +129,14 @@ def of_lens(run: Run, values: Values) -> list[Row]:
 def _row(some: Pairs, frequency: Floats) -> Row:
     n, hits = len(some.layer), int(some.hits.sum())
     lo, hi = wilson(hits, n)
-    sizes = np.unique(some.ending, return_counts=True)[1]
     return {
         "n": n,
         "rate": rate(hits, n),
         "lo": lo,
         "hi": hi,
-        **_null("permuted", "excess", some.hits, some.dealt),
-        **_null("same_last", "beyond", some.hits, some.dealt_same_last),
-        "alone": float((sizes == 1).sum() / n) if n else None,
+        "permuted": float(some.dealt.mean()) if n else None,
+        "same_last": float(some.dealt_same_last.mean()) if n else None,
         "unigram": float(frequency[some.wanted].mean()) if n else None,
-    }
-
-
-def _null(null: str, name: str, hits: npt.NDArray[np.bool_], dealt: Floats) -> Row:
-    found = excess(hits, dealt)
-    known = len(hits) > 0
-    return {null: float(dealt.mean()) if known else None, name: found.value if known else None} | {
-        f"{name}_lo": found.lo,
-        f"{name}_hi": found.hi,
     }
 
 
@@ -153,6 +148,7 @@ def effects(every: Pairs, layers: int) -> dict[str, Any]:
     return (
         effect_facts("above_chance", excess(upper.hits, upper.dealt))
         | effect_facts("beyond_bigram", excess(upper.hits, upper.dealt_same_last))
+        | {"alone": upper.alone}
         | effect_facts("lower_part", lower)
         | effect_facts("rise", difference(higher, lower))
     )
@@ -283,17 +279,8 @@ ANALYSIS = Analysis(
         "permuted": Column(
             "DOUBLE", "the rate to expect if the values of these cells were dealt out among them (exact)"
         ),
-        "excess": Column("DOUBLE", "`rate` − `permuted`"),
-        "excess_lo": Column("DOUBLE", "lower end of its 95 % interval, over cells"),
-        "excess_hi": Column("DOUBLE", "upper end"),
         "same_last": Column(
-            "DOUBLE", "the same, if they were dealt out among cells whose triggers end in the same token"
-        ),
-        "beyond": Column("DOUBLE", "`rate` − `same_last`"),
-        "beyond_lo": Column("DOUBLE", "lower end of its 95 % interval, over cells"),
-        "beyond_hi": Column("DOUBLE", "upper end"),
-        "alone": Column(
-            "DOUBLE", "share of these cells that are alone with their last token, and hence not credited there"
+            "DOUBLE", "the same if they were dealt out among cells whose triggers end in the same token"
         ),
         "unigram": Column("DOUBLE", "the rate if a value's token were drawn by its frequency in the text"),
     },
@@ -303,6 +290,9 @@ ANALYSIS = Analysis(
             "above_chance", f"`rate` − `permuted` of the next token over the highest third of the layers, {_POOLED}"
         ),
         **effect_columns("beyond_bigram", f"`rate` − `same_last` there, {_POOLED}"),
+        "alone": Column(
+            "DOUBLE", "share of these cells that are alone with their last token, and not credited in `beyond_bigram`"
+        ),
         **effect_columns("lower_part", f"`rate` − `permuted` over the layers below 10/16 of the depth, {_POOLED}"),
         **effect_columns("rise", "the same over the layers from 10/16 of the depth on, minus `lower_part`"),
     },
@@ -329,7 +319,6 @@ ANALYSIS = Analysis(
                 "about 0 in layers 1–10, up to 3.5 % above; chance 0.0004 %",
             ),
             aside=lens_aside,
-            columns=("layer", "target", "lens", "n", "rate", "lo", "hi", "permuted", "same_last", "unigram"),
         ),
         Figure(
             name="agreement_words",
@@ -339,7 +328,6 @@ ANALYSIS = Analysis(
             "word's next piece often follows from the piece before; the next word seldom does. Band: 95 % interval over cells.",
             mark=Lines("agreement", word_series, word_baselines, format="~%", tooltip=".3~%", low=0),
             aside=lens_aside,
-            columns=("layer", "target", "lens", "n", "rate", "lo", "hi", "permuted", "same_last", "unigram"),
         ),
     ),
     measures=(

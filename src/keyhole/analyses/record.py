@@ -42,7 +42,7 @@ PARTS = KEYS, VALUES, OUTPUT = "Keys", "Values", "From cells to predictions"
 NEEDS = {
     "model": "the model",
     "head": "the model's final norm and unembedding",
-    "values": "what every value says, read through the first lens",
+    "values": "what every value says, read through the main lens",
     "lenses": "what every value says, read through each lens of `--lens`",
     "maps": "maps from the residual of every layer to the last one",
     "prefixes": "held-out prefixes",
@@ -314,7 +314,7 @@ class CellMeasure:
     side: Literal["key", "value"]
     """what it says something about"""
     measure: Callable[[Run, Values | None], npt.NDArray[np.floating[Any]] | None]
-    """[cells] from the run and what its values say through the first lens (None if they were not read). NaN for a cell
+    """[cells] from the run and what its values say through the main lens (None if they were not read). NaN for a cell
     without a number; None if the run lacks what the measure is made from"""
     format: Literal["percent", "number"] = "number"
     log: bool = False

@@ -132,7 +132,7 @@ def charts() -> dict[str, Figure]:
 
 
 def cell_measures(run: Run, values: Values | None) -> Iterator[tuple[CellMeasure, npt.NDArray[np.floating[Any]]]]:
-    """Every measure of a cell that this run has the numbers for. `values`: through the first lens, if they were read."""
+    """Every measure of a cell that this run has the numbers for. `values`: through the main lens, if they were read."""
     for analysis in analyses():
         for measure in analysis.measures:
             if (numbers := measure.measure(run, values)) is not None:

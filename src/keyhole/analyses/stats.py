@@ -311,11 +311,6 @@ def binomial(successes: int, n: int, chance: float) -> float:
     return float(binomtest(successes, n, chance).pvalue)
 
 
-def normal_p(z: float) -> float:
-    """The two-sided p of a standard normal z."""
-    return math.erfc(abs(z) / math.sqrt(2))
-
-
 def spearman(x: Iterable[float], y: Iterable[float]) -> tuple[float, float]:
     """Spearman's correlation and its two-sided p by permutation; (nan, 1) if one side does not vary.
 
