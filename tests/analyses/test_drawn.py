@@ -207,7 +207,7 @@ def test_spellings_of_one_word(near: cases.Nearness, tmp_path: Path) -> None:
         (0.03, 0.9, ["does not hold", "holds"]),
         (0.8, 0.9, ["holds", "does not hold"]),
         (0.03, 0.05, ["does not hold", "not applicable"]),
-        (0.34, None, ["holds", "not applicable"]),
+        (0.34, None, ["holds", "unclear"]),
     ],
 )
 def test_claims_of_cases(share: float, seen: float | None, expected: list[str]) -> None:

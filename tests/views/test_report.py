@@ -44,7 +44,17 @@ CHROMIUM = next(
 CHARTS = {"mutation", "agreement", "rank", "confidence", "active", "activity", "zero_agreement", "residual_match"}
 CHARTS |= {"final_probability", "shares", "settled", "part", "veto", "vetoed", "training", "space", "readings"}
 CHARTS |= {"marginal_bias", "ablation", "mutation_distance", "agreement_words", "auc", "confidence_layers"}
-LABELS = ["Table 1", "Figure 3", "Figure 3b", "Figure S1", "Figure S7", "Figure 4", "Figure 4b", "Figure 5", "Figure 5b"]
+LABELS = [
+    "Table 1",
+    "Figure 3",
+    "Figure 3b",
+    "Figure S1",
+    "Figure S7",
+    "Figure 4",
+    "Figure 4b",
+    "Figure 5",
+    "Figure 5b",
+]
 LABELS += ["Figure 6", "Figure 6b", "Table 2"]
 LABELS += ["Figure 7", "Figure S8", "Figure 8", "Figure 9", "Figure 10", "Figure 11", "Table S1", "Figure S9"]
 LABELS += ["Figure S10", "Figure S11", "Figure S20", "Figure S21", "Figure S22", "Figure S23"]
@@ -125,9 +135,9 @@ def test_every_verdict_is_listed_and_leads_to_its_figure(run: keyhole.Run) -> No
     shown = read(run)
     data = report.data(run)
     claims = [verdict["claim"] for each in data["verdicts"].values() for verdict in each]
-    assert len(claims) == 44
+    assert len(claims) == sum(len(figure.claims) for _, figure in registry.report_order())
     for claim in claims:
-        assert shown.text.count(page._ours(claim)) == 2
+        assert shown.text.count(" ".join(page._ours(claim).split())) == 2
     anchors = set(shown.values("id"))
     links = shown.values("href")
     assert len(links) == len(claims)
@@ -208,23 +218,8 @@ def test_the_page_is_the_same_every_time(run: keyhole.Run) -> None:
 @pytest.mark.slow(seconds=2)
 @pytest.mark.parametrize("everywhere", [False, True])
 def test_missing_numbers_are_no_error(run: keyhole.Run, everywhere: bool) -> None:
-    keep = {
-        "layer",
-        "reading",
-        "bin",
-        "part",
-        "n",
-        "dropped",
-        "distance",
-        "target",
-        "lens",
-        "cell",
-        "token",
-        "prefix",
-        "top_r",
-        "top_y",
-        "top_o",
-    }
+    keep = {"layer", "bin", "n", "dropped", "target", "lens", "cell", "token", "prefix", "top_r", "top_y", "top_o"}
+    keep |= {"cells", "output", "reading", "part", "distance"}
     for name, rows in like_the_paper(3, cells=24).items():
         gone = [{column: value if column in keep else None for column, value in row.items()} for row in rows]
         fill(run.path, name, gone if everywhere else gone[:1] + rows[1:])

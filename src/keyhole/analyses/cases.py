@@ -161,11 +161,13 @@ def nearer(measured: Measurement) -> Verdict:
 def distant(measured: Measurement) -> Verdict:
     test = f"share of cases that are not related, interval over prefixes; smallest effect {percent(DISTANT)}"
     seen = measured.facts.get("variants_related")
-    if seen is None or float(seen) < SEEN:
-        said = "there are none" if seen is None else f"only {percent(float(seen))} of them count as related"
-        return not_applicable(
-            test, f"the measure must see pairs that are surely related, two spellings of one word: {said}"
+    if seen is None:
+        return judge(None, test, "")
+    if float(seen) < SEEN:
+        why = (
+            f"of pairs that are surely related, two spellings of one word, only {percent(float(seen))} count as related"
         )
+        return not_applicable(test, f"the measure cannot tell what is distant: {why}")
     share = read_effect(measured.facts, "share", 0.0)
     effect = None
     if share is not None:

@@ -224,9 +224,14 @@ ANALYSIS = Analysis(
             ),
             claims=(
                 Claim("In most predictions, no active cell says what its layer says", mostly_none),
-                Claim("That is so in every layer", mostly_none_everywhere),
-                Claim("Where an active cell does, the target is more often a stop word", more_stop_words),
-                Claim("Where an active cell does, the prefix is more often short", shorter),
+                Claim(
+                    "In every layer, no active cell says what the layer says in most predictions",
+                    mostly_none_everywhere,
+                ),
+                Claim(
+                    "Where an active cell agrees with its layer, the target is more often a stop word", more_stop_words
+                ),
+                Claim("Where an active cell agrees with its layer, the prefix is more often short", shorter),
             ),
             paper=Paper(
                 "A layer's output is a composition: its top token is usually that of none of its cells. The exceptions are "
