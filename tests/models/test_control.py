@@ -214,8 +214,7 @@ def test_a_manifest_with_a_wrong_control_is_refused(control: Any, folder: str, t
 
 @pytest.mark.slow(seconds=6)
 def test_a_control_of_a_trained_model_does_not_know_english(wiki16: Path) -> None:
-    """The trained model gives an English sentence a far larger probability than both controls, which are no better than
-    guessing among its 16,384 tokens."""
+    """The trained model gives an English sentence a far larger probability than both controls do."""
 
     def loss(**options: Any) -> float:
         model = keyhole.load(wiki16, device="cpu", **options)
