@@ -383,7 +383,7 @@ ANALYSIS = Analysis(
     figures=(
         Figure(
             name="ablation",
-            label="Figure S23",
+            label="Figure S16",
             title="What the next token loses without the cell",
             caption="Loss of log-probability of a trigger's next token when the cell is silenced at the trigger's end: mean over random "
             "cells. Band: 95 % interval over cells.",

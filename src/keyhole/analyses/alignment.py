@@ -199,7 +199,7 @@ ANALYSIS = Analysis(
     figures=(
         Figure(
             name="alignment",
-            label="Figure S13",
+            label="Figure S5",
             title="How far gate, up and value of a cell are aligned",
             caption="Mean |cosine| over the cells of a layer. Bands: 95 % intervals over cells. Dashed: gate and up of different cells.",
             mark=Lines(
@@ -215,7 +215,7 @@ ANALYSIS = Analysis(
         ),
         Figure(
             name="alignment_open",
-            label="Figure S14",
+            label="Figure S6",
             title="Aligned cells and open gates",
             caption="Spearman's correlation over the cells of a layer between a cosine and how often the gate is open. Bands: 95 % "
             "intervals over cells.",

@@ -340,7 +340,7 @@ ANALYSIS = Analysis(
         ),
         Figure(
             name="settled",
-            label="Figure S8",
+            label="Figure S9",
             title="How many cells it takes to settle a layer's top token",
             caption="Cells are added strongest first. Drawn is the share of them from which on the sum has the layer's top token. "
             "Band: 95 % interval.",

@@ -162,7 +162,7 @@ ANALYSIS = Analysis(
     figures=(
         Figure(
             name="gate_cases",
-            label="Figure S11",
+            label="Figure S2",
             title="What is written in the four sign cases of gate and up",
             caption="Share of Σ|m|·‖v‖ at held-out prefixes by the signs of the gate and of up in the cell's orientation. Whisker: "
             "95 % interval of what is written with the gate open.",
@@ -181,7 +181,7 @@ ANALYSIS = Analysis(
         ),
         Figure(
             name="gate_open",
-            label="Figure S12",
+            label="Figure S3",
             title="How many gates are open, and how much they write",
             caption="Share of gates that are open at held-out prefixes, and the share of Σ|m|·‖v‖ that open gates write. Bands: 95 % "
             "intervals over prefixes. Dashed: what open gates would write if their signs were coin tosses.",

@@ -323,7 +323,7 @@ ANALYSIS = Analysis(
     figures=(
         Figure(
             name="kinds_of_keys",
-            label="Figure S17",
+            label="Figure S7",
             title="Kinds of keys",
             caption="Share of a layer's cells by what makes them fire. Bands: 95 % intervals, taking cells as draws. Dashed: what 1 % "
             "of the null would give.",
@@ -340,7 +340,7 @@ ANALYSIS = Analysis(
         ),
         Figure(
             name="kinds_of_values",
-            label="Figure S18",
+            label="Figure S8",
             title="Kinds of values",
             caption="Share of a layer's cells by what their values do to the logits. Bands: 95 % intervals, taking cells as draws. "
             "Dashed: what 1 % of the null would give.",

@@ -143,7 +143,7 @@ ANALYSIS = Analysis(
     figures=(
         Figure(
             name="part",
-            label="Figure S9",
+            label="Figure S10",
             title="The feed-forward layers' part",
             caption="What the feed-forward layer adds, as a share of what it and attention add (by norm), and its share of the "
             "changes of the residual's top token. Band: 95 % interval.",

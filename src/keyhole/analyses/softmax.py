@@ -233,7 +233,7 @@ ANALYSIS = Analysis(
     figures=(
         Figure(
             name="softmax_memories",
-            label="Figure S15",
+            label="Figure S17",
             title="How many memories count",
             caption="Effective memories (Σa)²/Σa² of a layer at held-out prefixes: of |m|, and of what a softmax and a ReLU over the same "
             "keys would give. Bands: 95 % intervals over prefixes.",
@@ -275,7 +275,7 @@ ANALYSIS = Analysis(
         ),
         Figure(
             name="softmax_loss",
-            label="Figure S16",
+            label="Figure S18",
             title="One layer with a softmax in place of its activation",
             caption="Change of −log p(next token) if the coefficients of one layer are replaced: by a softmax over its keys, by its own "
             "coefficients dealt out over its cells, by zeros. Bands: 95 % intervals over prefixes.",

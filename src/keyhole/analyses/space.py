@@ -402,7 +402,7 @@ ANALYSIS = Analysis(
     figures=(
         Figure(
             name="space",
-            label="Figure S20",
+            label="Figure S13",
             title="How much of the last residual a layer holds",
             caption="R² of the affine map from a layer's residual to the last one, on text it was not fitted on, and CKA of the two. "
             "Bands: 95 % intervals over prefixes.",
@@ -437,7 +437,7 @@ ANALYSIS = Analysis(
         ),
         Figure(
             name="readings",
-            label="Figure S21",
+            label="Figure S14",
             title="How far a layer is from the prediction, by how it is read",
             caption="KL divergence of what a layer's residual predicts from what the model predicts. Bands: 95 % intervals over "
             "prefixes.",
@@ -462,7 +462,7 @@ ANALYSIS = Analysis(
         ),
         Figure(
             name="marginal_bias",
-            label="Figure S22",
+            label="Figure S15",
             title="Whether a layer prefers the right tokens on average",
             caption="Marginal bias: KL divergence of the mean over prefixes of what a layer predicts from the mean of what the model "
             "predicts. Bands: 95 % intervals.",

@@ -206,7 +206,7 @@ ANALYSIS = Analysis(
     figures=(
         Figure(
             name="training",
-            label="Figure S7",
+            label="Figure S4",
             title="Scanned text against held-out text",
             caption="Share of cells whose largest coefficient, over equally many prefixes of both, is on the scanned text. Band: 95 % "
             "interval over the prefixes.",

@@ -253,7 +253,7 @@ ANALYSIS = Analysis(
     figures=(
         Figure(
             name="veto",
-            label="Figure S10",
+            label="Figure S11",
             title="Veto and promotion",
             caption="Where a layer changes the top token: the part of the change that is the old token being pushed down. Band: 95 % "
             "interval. Above a half, the layer rather vetoes than promotes.",
@@ -276,7 +276,7 @@ ANALYSIS = Analysis(
         ),
         Figure(
             name="vetoed",
-            label="Figure S11",
+            label="Figure S12",
             title="Veto and promotion in logits",
             caption="How far the layer's output pushes the old token down and the new one up, against the mean token. Dashed: the "
             "output of another prefix with the same old token. Band: 95 % interval.",
