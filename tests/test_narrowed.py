@@ -187,7 +187,8 @@ def test_every_table_equals_the_papers_definition(analysed: tuple[keyhole.Run, M
         if (row["cells"], row["output"]) != ("active", "y"):
             continue
         layer = row["layer"]
-        top, bottom = ([int((sign * v @ e.T).argmax()) for v in said[layer]] for sign in (1, -1))
+        own = [paper.value(model, layer, cell) for cell in range(WIDTHS[layer])]  # with the model's own coefficients
+        top, bottom = ([int((sign * v @ e.T).argmax()) for v in own] for sign in (1, -1))
         zero = [paper.zero_agreement(model, layer, one, top, bottom) for one in seen]
         assert row["zero_agreement"] == pytest.approx(np.mean(zero))
     for row in run.table("budget"):

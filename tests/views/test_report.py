@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from keyhole.cells import Cells
 from keyhole.cli import app
 from keyhole.errors import RunError
 from keyhole.store import layout as store
+from keyhole.store import tables
 from keyhole.views import figures, text
 from keyhole.views.report import page
 from keyhole.views.report import write as report
@@ -43,6 +45,8 @@ CHROMIUM = next(
 
 GATED = {"gates", "alignment"}
 """Analyses of models with a gate: their tables are empty for others."""
+MEASURED = ("kinds", "softmax")
+"""Analyses whose rows and facts are measured on the tiny model."""
 LABELS = ["Table 1", "Figure 3", "Figure 3b", "Figure 4", "Figure 4b", "Figure 5", "Figure 5b", "Figure 6", "Figure 6b"]
 LABELS += ["Table 2", "Figure 7", "Figure 8", "Figure 9", "Figure 10", "Figure 11"]
 NOTE = "measured on a random prefix of each of 30 lines of the held-out text <i>sample</i> (seed 0), intervals over prefixes"
@@ -72,7 +76,7 @@ def filled_run(scanned: Path, tmp_path_factory: pytest.TempPathFactory) -> keyho
         row["prefix"] = HOSTILE[i % len(HOSTILE)] * 9
         row["top_r"] = row["top_y"] = row["top_o"] = HOSTILE[(i + 1) % len(HOSTILE)]
     facts = facts_like_the_paper() | {"refinement": REFINED}
-    keyhole.analyze(path, model=tiny("gpt2"), only=[*GATED, "kinds", "softmax"])
+    keyhole.analyze(path, model=tiny("gpt2"), only=[*GATED, *MEASURED])
     for name, rows in filled.items():
         fill(path, name, rows, facts.get(name))
     return keyhole.Run(path)
@@ -90,6 +94,17 @@ def bare(scanned: Path, tmp_path: Path) -> keyhole.Run:
     return keyhole.Run(path)
 
 
+def charts_of(filled: Iterable[str]) -> set[str]:
+    """The charts that are drawn if these tables have rows, and no others."""
+    names = set(filled)
+    return {figure.name for analysis, figure in registry.report_order() if figure.is_chart and analysis.name in names}
+
+
+def charts_without_a_gate() -> set[str]:
+    """The charts of the filled run: all but those about gates."""
+    return charts_of(registry.schemas().keys() - GATED)
+
+
 def read(run: keyhole.Run) -> Page:
     path = report.write(run)
     assert path == run.path / "report" / "index.html" == store.report_file(run.path)
@@ -99,10 +114,9 @@ def read(run: keyhole.Run) -> Page:
 
 def test_every_figure_and_table_is_there(run: keyhole.Run) -> None:
     shown = read(run)
-    gated = {figure.name for analysis, figure in registry.report_order() if analysis.name in GATED}
-    assert set(registry.charts()) - gated == set(shown.values("data-figure"))
+    assert set(shown.values("data-figure")) == charts_without_a_gate() == set(registry.charts()) - charts_of(GATED)
     specs = json.loads(next(code for code in shown.inside["script"] if code.startswith("{")))
-    assert set(specs) == set(registry.charts()) - gated
+    assert set(specs) == charts_without_a_gate()
     every = [figure for _, figure in registry.report_order()]
     supplements = [figure.label for figure in every if " S" in figure.label]
     assert [figure.label for figure in every if " S" not in figure.label] == LABELS
@@ -212,8 +226,10 @@ def test_the_page_is_the_same_every_time(run: keyhole.Run) -> None:
 @pytest.mark.parametrize("everywhere", [False, True])
 def test_missing_numbers_are_no_error(run: keyhole.Run, everywhere: bool) -> None:
     keep = {"layer", "bin", "n", "dropped", "target", "lens", "cell", "token", "prefix", "top_r", "top_y", "top_o"}
-    keep |= {"cells", "output", "reading", "part", "distance"}
-    for name, rows in like_the_paper(3, cells=24).items():
+    keep |= {"cells", "output", "reading", "part", "distance", "kind"}
+    for name in registry.schemas():
+        rows = run.table(name)
+        assert (rows == []) == (name in GATED)
         gone = [{column: value if column in keep else None for column, value in row.items()} for row in rows]
         fill(run.path, name, gone if everywhere else gone[:1] + rows[1:])
     shown = read(run)
@@ -230,7 +246,7 @@ def test_charts_of_any_depth_are_valid(layers: int) -> None:
     found: Any = like_the_paper(layers)
     shape = Shape(Cells.of_widths([1536] * layers), 50_000, signed=False)
     drawn = figures.draw_all(Measured(None, shape, found, {}, {}, {}), figures.PAGE)  # type: ignore[arg-type]
-    assert {each.figure.name for each in drawn} == set(registry.charts())
+    assert {each.figure.name for each in drawn} == charts_of(found)
     for chart in (each.chart for each in drawn):
         spec = figures.spec(chart, page=True)
         assert spec["width"] == "container"
@@ -246,7 +262,7 @@ def test_palette_and_page_agree() -> None:
 
 def test_figures_for_a_notebook(run: keyhole.Run) -> None:
     charts = report.figures(run)
-    assert set(charts) == set(registry.charts())
+    assert set(charts) == charts_without_a_gate()
     assert "var(--" not in json.dumps(figures.spec(charts["shares"]))
 
 
@@ -257,7 +273,9 @@ def test_json(run: keyhole.Run) -> None:
     assert set(data) == {"run", "tables", "facts", "notes", "verdicts"}
     assert set(data["tables"]) == set(registry.schemas())
     assert data["tables"]["mutation"] == run.table("mutation")
-    assert data["facts"] == facts_like_the_paper() | {"refinement": REFINED}
+    measured = {name: tables.read_facts(run.path, registry.schemas()[name]) for name in MEASURED}
+    assert {name: set(facts) for name, facts in measured.items()} == {n: set(registry.get(n).facts) for n in MEASURED}
+    assert data["facts"] == facts_like_the_paper() | {"refinement": REFINED} | measured
     assert data["notes"]["refinement"] == NOTE
     assert set(data["notes"]) == set(data["facts"])
     assert data["run"]["layers"] == 3
@@ -275,8 +293,8 @@ def test_svg_and_png(run: keyhole.Run, tmp_path: Path) -> None:
     )
     assert result.exit_code == 0, result.output
     assert store.report_file(run.path).exists()
-    assert {p.stem for p in (tmp_path / "s").glob("*.svg")} == set(registry.charts())
-    assert {p.stem for p in (tmp_path / "p").glob("*.png")} == set(registry.charts())
+    assert {p.stem for p in (tmp_path / "s").glob("*.svg")} == charts_without_a_gate()
+    assert {p.stem for p in (tmp_path / "p").glob("*.png")} == charts_without_a_gate()
     assert "<svg" in (tmp_path / "s" / "mutation.svg").read_text("utf-8")
     assert (tmp_path / "p" / "mutation.png").read_bytes().startswith(b"\x89PNG")
 
@@ -319,7 +337,7 @@ def test_in_a_browser(run: keyhole.Run, width: int, scheme: str) -> None:
         tab.on("request", lambda request: asked.append(request.url))
         tab.goto(page_file.as_uri())
         tab.wait_for_selector("html.drawn", timeout=30_000)
-        assert tab.locator(".plot svg").count() == len(registry.charts())
+        assert tab.locator(".plot svg").count() == len(charts_without_a_gate())
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
         line = tab.locator(".plot svg path[stroke^='var(--blue']").first
         drawn = line.evaluate("e => getComputedStyle(e).stroke")

@@ -36,6 +36,7 @@ from .record import (
     Measurement,
     Series,
     Verdict,
+    present,
 )
 from .stats import Interval, rate, rate_difference, thirds, wilson
 
@@ -211,7 +212,8 @@ def _shares(measured: Measurement, names: tuple[str, ...]) -> tuple[float, float
     found = []
     for part in thirds(measured.shape.layers):
         layers = set(range(measured.shape.layers)[part])
-        here = [row for row in measured.rows if row["layer"] in layers and row["kind"] in names]
+        known = present(measured.rows, "n", "count")
+        here = [row for row in known if row["layer"] in layers and row["kind"] in names]
         cells = sum(row["n"] for row in here) / len(names)
         found.append(sum(row["count"] for row in here) / cells if cells else math.nan)
     return found[0], found[1]
@@ -244,7 +246,7 @@ def promoting_above(measured: Measurement) -> Verdict:
 
 
 def silent(measured: Measurement) -> Verdict:
-    here = [row for row in measured.rows if row["kind"] in ("frequency", "entropy")]
+    here = [row for row in present(measured.rows, "count") if row["kind"] in ("frequency", "entropy")]
     counts = {name: sum(row["count"] for row in here if row["kind"] == name) for name in ("frequency", "entropy")}
     return judge(
         read_effect(measured.facts, "silent", BEYOND),

@@ -281,7 +281,7 @@ def _measure(
         here = np.flatnonzero((place >= span.start) & (place < span.stop))
         if len(here):
             at = [torch.from_numpy(index[here]).to(x.device) for index in (token, place - span.start)]
-            got[here] = x[at[0], at[1]].double().cpu().numpy() * run.orientation[place[here]]
+            got[here] = x[at[0], at[1]].double().cpu().numpy()
 
     model.run_every_token(prepared.ids, sink)
     got *= run.orientation[place]

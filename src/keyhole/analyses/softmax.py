@@ -122,7 +122,10 @@ def _columns(name: str, means: str) -> dict[str, Column]:
 def spreads(measured: Measurement) -> Verdict:
     effect = read_effect(measured.facts, "spread", TIMES)
     known = present(measured.rows, "memories_magnitude", "memories_softmax")
-    own, soft = (float(np.median([row[f"memories_{name}"] for row in known])) for name in ("magnitude", "softmax"))
+    own, soft = (
+        float(np.median([row[f"memories_{name}"] for row in known])) if known else math.nan
+        for name in ("magnitude", "softmax")
+    )
     times = "" if effect is None else f"{math.exp(effect.value):.3g} times as many; "
     return judge(
         effect,
@@ -135,11 +138,12 @@ def spreads(measured: Measurement) -> Verdict:
 def raises_loss(measured: Measurement) -> Verdict:
     effect = read_effect(measured.facts, "raised", COSTS)
     said = ", ".join(f"{way} {minus(_average(measured, way), 3)}" for way in WAYS)
+    loss = measured.facts.get("loss")
     return judge(
         effect,
         f"change of the loss with one layer's activation replaced by a softmax of equal norm, mean over the replaced layers, interval over prefixes; "
         f"smallest effect {COSTS} nats",
-        f"mean change per layer in nats: {said}; loss {measured.facts['loss']:.2f}",
+        f"mean change per layer in nats: {said}" + ("" if loss is None else f"; loss {loss:.2f}"),
     )
 
 
@@ -153,7 +157,8 @@ def keeps_something(measured: Measurement) -> Verdict:
 
 
 def _average(measured: Measurement, way: str) -> float:
-    return float(np.mean([row[f"loss_{way}"] for row in present(measured.rows, f"loss_{way}")]))
+    known = present(measured.rows, f"loss_{way}")
+    return float(np.mean([row[f"loss_{way}"] for row in known])) if known else math.nan
 
 
 def note(facts: Facts) -> str:
