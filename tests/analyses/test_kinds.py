@@ -233,7 +233,7 @@ def test_planted_values_are_found(tmp_path: Path) -> None:
         down[:, 2] = -shared
     run.manifest["model"]["fingerprint"] = model.fingerprint
     keyhole.analyze(run, model=model, only=["agreement"])
-    found = Reading(run, Head(model), Values(run, "raw"), 0).of_layer(2)
+    found = Reading(run, Head(model), Values(run, "norm"), 0).of_layer(2)
     assert found["frequency"][0] == found["frequency"].max()
     assert found["entropy"][1] == pytest.approx(1, abs=1e-5)
     assert found["entropy"][3:].max() < 0.9

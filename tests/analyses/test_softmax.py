@@ -59,7 +59,7 @@ def test_losses_equal_a_forward_pass_each(family: str, tmp_path: Path, monkeypat
     from keyhole.lens.head import Head
     from keyhole.store.values import Values
 
-    watching = softmax.observe(run, Head(model), Values(run, "raw"), prefixes)
+    watching = softmax.observe(run, Head(model), Values(run, "norm"), prefixes)
     found = softmax_states.losses(watching, prefixes, bos=True)
     assert all("forward" not in vars(block) for block in model.blocks)
     for at, row in enumerate(watching.chosen):

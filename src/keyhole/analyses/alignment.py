@@ -31,6 +31,7 @@ from .record import (
     Measurement,
     Series,
     Verdict,
+    present,
 )
 from .stats import Interval, clustered_mean, correlation_interval, pooled_correlation
 
@@ -116,8 +117,8 @@ def fill(run: Run, prefixes: Prefixes, observed: OpenGates, seed: int = 0) -> No
 def aligned(pair: str) -> Claim:
     def judged(measured: Measurement) -> Verdict:
         effect = read_effect(measured.facts, f"{pair}_closer", CLOSER)
-        here = [row for row in measured.rows if row["pair"] == pair]
-        own, dealt = (float(np.mean([row[name] for row in here])) for name in ("size", "dealt"))
+        here = [row for row in present(measured.rows, "size", "dealt") if row["pair"] == pair]
+        own, dealt = (float(np.mean([row[name] for row in here])) if here else 0.0 for name in ("size", "dealt"))
         return judge(
             effect,
             f"mean |cosine| of a cell's {NAMES[pair]} minus that of dealt-out partners in its layer, interval over cells; smallest "

@@ -30,6 +30,7 @@ from .record import (
     Series,
     Stack,
     Verdict,
+    present,
 )
 from .stats import bootstrap_mean, clustered_mean
 
@@ -92,12 +93,12 @@ def fill(run: Run, prefixes: Prefixes, observed: SignCases) -> None:
 
 def mostly_open(measured: Measurement) -> Verdict:
     effect = read_effect(measured.facts, "written_open", HALF)
-    coin = np.mean([row["written_open_coin"] for row in measured.rows])
+    coins = [row["written_open_coin"] for row in present(measured.rows, "written_open_coin")]
     said = _said("of Σ|m|·‖v‖ is written with the gate open", effect)
     return judge(
         effect,
         "share of Σ|m|·‖v‖ written with the gate open, mean over layers, interval over prefixes; smallest effect 50 %",
-        f"{said}; if the gates' signs were coin tosses: {percent(float(coin))}",
+        f"{said}; if the gates' signs were coin tosses: {percent(float(np.mean(coins)))}" if coins else said,
     )
 
 
