@@ -45,7 +45,10 @@ def test_mutation_equals_one_forward_per_trigger(family: str, tmp_path: Path) ->
             places += [("distance", d, len(ids) - d) for d in range(1, 9)]
         for name, distance, place in places:
             if place >= 0:
-                m = paper.look(model, ids[:place] + ids[place + 1 :]).m[layer][picked.cell[i]]
+                m = (
+                    paper.look(model, ids[:place] + ids[place + 1 :]).m[layer][picked.cell[i]]
+                    * run.orientation[picked.place[i]]
+                )
                 change = (float(m) - picked.coefficient[i]) / picked.coefficient[i]
                 cells = found.setdefault((layer, name, distance), {})
                 cells.setdefault(int(picked.cell[i]), []).append(change)
@@ -113,7 +116,7 @@ def test_a_flipped_cell_changes_nothing(tmp_path: Path) -> None:
         original(ids, turned)
 
     model.run_every_token = flipped  # type: ignore[method-assign]
-    run.__dict__["orientation"] = signs
+    run.__dict__["orientation"] = run.orientation * signs
     try:
         assert mutation.rows(run, model, cells=4, seed=0) == before
     finally:

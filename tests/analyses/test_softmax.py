@@ -103,7 +103,8 @@ def test_the_table_equals_its_definitions(tmp_path: Path) -> None:
             if at in watching_rows:
                 c = torch.from_numpy(p / np.linalg.norm(p) * np.linalg.norm(m)).float()
                 built, y = c @ model.values(layer) + site.bias, seen[at].y[layer]
-                same.append(int((e @ built).argmax()) == int((e @ y).argmax()))
+                said = [int((e @ paper.folded(model, each)).argmax()) for each in (built, y)]
+                same.append(said[0] == said[1])
                 change.append(float((built - y).norm() / y.norm()))
         assert row["entropy"] == pytest.approx(np.mean(entropy), rel=1e-4)
         assert row["relative_entropy"] == pytest.approx(np.mean(entropy) / math.log(24), rel=1e-4)

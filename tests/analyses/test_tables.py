@@ -32,6 +32,7 @@ def test_every_table_equals_the_papers_definition(family: str, tmp_path: Path) -
     everywhere = range(model.layers)
     e = paper.unembedding(model)
     values = [[paper.value(model, layer, cell) for cell in range(model.cells.size(layer))] for layer in everywhere]
+    oriented = [[v * run.cell(layer, cell).orientation for cell, v in enumerate(values[layer])] for layer in everywhere]
 
     # agreement, rank
     for row in (row for row in run.table("agreement") if row["target"] in ("next", "last")):
@@ -48,7 +49,7 @@ def test_every_table_equals_the_papers_definition(family: str, tmp_path: Path) -
     said, strong = Values(run, "raw"), at_triggers(run, Head(model))[0]
     for layer in everywhere:
         for cell in range(0, model.cells.size(layer), 5):
-            logits = values[layer][cell] @ e.T
+            logits = oriented[layer][cell] @ e.T
             order = torch.argsort(logits, descending=True)
             assert said.top_tokens[model.cells.place(layer, cell)].tolist() == order[:30].tolist()
             assert said.bottom_tokens[model.cells.place(layer, cell)].tolist() == order.flip(0)[:30].tolist()
@@ -58,8 +59,8 @@ def test_every_table_equals_the_papers_definition(family: str, tmp_path: Path) -
             p = torch.softmax(logits * float(strong[model.cells.place(layer, cell)]), 0)
             expected = pytest.approx([float(p.max()), float(-(p * p.log()).sum())], rel=1e-3, nan_ok=True)
             assert [getattr(said, name)[model.cells.place(layer, cell)] for name in ("max_prob", "entropy")] == expected
-            flat = torch.stack([v for one in values for v in one])
-            cosines = torch.cosine_similarity(values[layer][cell][None], flat, dim=1)
+            flat = torch.stack([v for one in oriented for v in one])
+            cosines = torch.cosine_similarity(oriented[layer][cell][None], flat, dim=1)
             cosines[model.cells.place(layer, cell)] = -2
             near = similar(run, layer, cell)
             assert [other.cosine for other in near] == pytest.approx(cosines.topk(5).values.tolist(), abs=1e-4)

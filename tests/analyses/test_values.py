@@ -146,7 +146,7 @@ def test_auc_is_that_of_the_definition(measured: tuple[keyhole.Run, Model]) -> N
         found = looked_up(run, row["layer"])
         own = []
         for cell, wanted, _ in found:
-            v = paper.value(model, row["layer"], cell)
+            v = paper.value(model, row["layer"], cell) * run.cell(row["layer"], cell).orientation
             z = ((paper.folded(model, v) if row["lens"] == "norm" else v) @ e.T).numpy()
             others = [token for other, token, _ in found if other != cell]
             own.append(np.mean([1.0 if z[wanted] > z[t] else 0.5 if wanted == t else 0.0 for t in others]))

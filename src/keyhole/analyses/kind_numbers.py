@@ -232,9 +232,9 @@ class Reading:
         size = ((folded @ self._own_gram) * folded).sum(1).clamp_min(0).sqrt() * self._logs.norm()
         return _numpy((folded @ self._unigram).abs() / size)
 
-    def ends(self, vectors: Tensor, top: Tensor, bottom: Tensor) -> tuple[Floats, Floats]:
+    def ends(self, vectors: Tensor, layer: int, top: Tensor, bottom: Tensor) -> tuple[Floats, Floats]:
         """How far the largest and the smallest logits are from their mean, in standard deviations."""
-        mean, std = self.logit_moments(self.head.see(self.values.lens, vectors))
+        mean, std = self.logit_moments(self.head.see(self.values.lens, vectors, layer))
         up, down = top[:, :ENDS].double().mean(1) - mean, mean - bottom[:, :ENDS].double().mean(1)
         return _numpy(up / std), _numpy(down / std)
 
@@ -244,7 +244,7 @@ class Reading:
         signs = torch.from_numpy(self.run.orientation[span].astype(np.float32)).to(device)
         vectors = self.head.values(layer) * signs[:, None]
         stored = (np.array(logits[span]) for logits in (self.values.top_logits, self.values.bottom_logits))
-        up, down = self.ends(vectors, *(torch.from_numpy(each).to(device) for each in stored))
+        up, down = self.ends(vectors, layer, *(torch.from_numpy(each).to(device) for each in stored))
         return {
             "promoting": up,
             "suppressing": down,
@@ -254,9 +254,10 @@ class Reading:
 
     @torch.inference_mode()
     def null(self) -> dict[str, Floats]:
-        """The same numbers of random directions."""
-        said = project(self.head.see(self.values.lens, self._random), self.head.weight, kept=ENDS)
-        up, down = self.ends(self._random, said.top_logits, said.bottom_logits)
+        """The same numbers of random directions, in the basis of the last layer: a lens may read each layer in its own way."""
+        last = self.run.layers - 1
+        said = project(self.head.see(self.values.lens, self._random, last), self.head.weight, kept=ENDS)
+        up, down = self.ends(self._random, last, said.top_logits, said.bottom_logits)
         return {
             "promoting": up,
             "suppressing": down,

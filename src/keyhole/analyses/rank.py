@@ -101,7 +101,9 @@ def aucs(run: Run, head: Head, lens: str, wanted: npt.NDArray[np.int64]) -> npt.
             of_here = (here, run.orientation[span][here], wanted[span][here])
             which, signs, tokens = (torch.from_numpy(each).to(head.weight.device) for each in of_here)
             vectors = head.values(layer)[which] * signs[:, None]
-            found[run.cells.places(layer, here)] = beaten(head.see(lens, vectors), head.weight, tokens).cpu().numpy()
+            found[run.cells.places(layer, here)] = (
+                beaten(head.see(lens, vectors, layer), head.weight, tokens).cpu().numpy()
+            )
     return found
 
 
