@@ -5,13 +5,17 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from families import save, tiny
+from rich.cells import cell_len
+from rich.console import Console
 from small import corpus
 from typer.testing import CliRunner
 
@@ -19,6 +23,8 @@ import keyhole
 from keyhole.analyses import registry
 from keyhole.cli import app
 from keyhole.store.values import Values, token_id
+from keyhole.views import terminal
+from keyhole.views.text import readable
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +48,59 @@ def ask(*arguments: object) -> str:
 @pytest.mark.parametrize("name", registry.schemas())
 def test_every_table_prints(name: str, place: Path) -> None:
     printed = ask("table", place / "run", name)
+    assert max(map(cell_len, printed.splitlines())) <= 140
     rows = json.loads(ask("table", place / "run", name, "--json"))
     assert rows == keyhole.open(place / "run").table(name)
     assert list(rows[0]) == list(registry.schemas()[name].columns)
-    for column in registry.schemas()[name].columns:
-        assert column in printed
+    words = set(printed.split())
+    assert words >= set(registry.schemas()[name].columns)
+    assert words >= {readable(value) for row in rows for value in row.values() if not isinstance(value, str)}
     read = list(csv.DictReader(io.StringIO(ask("table", place / "run", name, "--csv"))))
     assert len(read) == len(rows)
     assert list(read[0]) == list(registry.schemas()[name].columns)
+
+
+def drawn(rows: list[dict[str, Any]], width: int) -> list[list[list[str]]]:
+    """The tables that rows are broken into: the words of each line."""
+    console = Console(width=width, file=io.StringIO())
+    with console.capture() as captured:
+        console.print(terminal.rows(rows))
+    assert all(cell_len(line) <= width for line in captured.get().splitlines())
+    parts = [part.splitlines() for part in re.split(r"\n *\n", captured.get().strip("\n"))]
+    return [[line.split() for line in part] for part in parts]
+
+
+def test_a_wide_table_is_broken_between_columns() -> None:
+    rows: list[dict[str, Any]] = [
+        {"layer": layer, "lens": lens, "n": 7} | {f"a_long_name_{at}": layer + at for at in range(6)}
+        for layer in range(2)
+        for lens in ("norm", "raw")
+    ]
+    assert [len(part) for part in drawn(rows, 200)] == [5]
+    parts = drawn(rows, 60)
+    assert len(parts) > 1
+    assert all(part[0][:2] == ["layer", "lens"] for part in parts)
+    assert all(
+        line[:2] == [str(row["layer"]), row["lens"]] for part in parts for line, row in zip(part[1:], rows, strict=True)
+    )
+    assert [name for part in parts for name in part[0][2:]] == list(rows[0])[2:]
+    for at, row in enumerate(rows):
+        assert [word for part in parts for word in part[at + 1][2:]] == [str(value) for value in row.values()][2:]
+    same = [dict.fromkeys(rows[0], 1), dict.fromkeys(rows[0], 1)]
+    for part in drawn(same, 60):
+        assert (part[0][0], part[1][0], part[2][0]) == ("#", "1", "2")
+
+
+def test_an_empty_table_says_why(tmp_path: Path) -> None:
+    model = tiny("gpt2")
+    save(model, tmp_path / "model")
+    ask("scan", tmp_path / "model", corpus(tmp_path / "text.txt"), "--out", tmp_path / "run", "--unit", "line")
+    ask("analyze", tmp_path / "run", "--only", "gates,training", "--samples", 20)
+    for name, why in (("gates", "without a gate"), ("training", "no held-out text was given")):
+        assert json.loads(ask("table", tmp_path / "run", name, "--json")) == []
+        printed = ask("table", tmp_path / "run", name)
+        assert printed.startswith("no rows\nnot measured: ")
+        assert why in printed
 
 
 def test_sql_over_the_tables(place: Path) -> None:

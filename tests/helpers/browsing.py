@@ -102,7 +102,7 @@ class Watch:
         def told(message: Any) -> None:
             expected = any(message.location["url"].endswith(each) for each in self.refused)
             if message.type in ("error", "warning") and not expected:
-                self.wrongs.append(f"console: {message.text}")
+                self.wrongs.append(f"console: {message.text} ({message.location['url']})")
 
         def alerted(dialog: Any) -> None:
             self.wrongs.append(f"dialog: {dialog.message}")

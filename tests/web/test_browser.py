@@ -237,6 +237,14 @@ def test_a_row_opens_its_cell(page: Any, site: Site) -> None:
 # Cell
 
 
+def spelled(piece: str) -> str:
+    """A token as the page has it, less its spaces: what is white space only is spelled out."""
+    if piece.strip("\t\n\v\f\r \xa0\ufeff\u2028\u2029"):  # what trim() takes
+        return show.printable(piece).strip()
+    signs = {" ": "", "\n": "⏎", "\r": "␍", "\t": "⇥"}
+    return "".join(signs.get(c, f"U+{ord(c):04X}") for c in piece)
+
+
 def test_cell_shows_its_key_and_value(page: Any, site: Site) -> None:
     number = lively(site.run, 1)
     go(page, site, f"#/L1/{number}")
@@ -249,16 +257,19 @@ def test_cell_shows_its_key_and_value(page: Any, site: Site) -> None:
     assert last.strip("␣") == show.printable(triggers[0].tokens[-1].strip())
     assert page.locator(".warm, .cold").count() > 0, "tokens are shaded"
     said = values.Values(site.run, "norm")
-    pieces = [show.printable(each.piece).strip() for each in said.promoted(1, number, 12)]
+    pieces = [spelled(each.piece) for each in said.promoted(1, number, 12)]
     shown = [
         text.strip("␣") for text in page.locator(".said").first.locator("li:not([hidden]) .token").all_text_contents()
     ]
     assert [p for p in shown if p] == [p for p in pieces if p]
     page.locator(".valueside .more").first.click()
     assert page.locator(".said").first.locator("li:not([hidden])").count() == 30
-    page.get_by_role("button", name="norm").click()
     assert page.get_by_role("button", name="norm").get_attribute("aria-pressed") == "true"
     assert "lens norm" in page.locator(".valueside").inner_text()
+    page.get_by_role("button", name="raw").click()
+    assert page.get_by_role("button", name="raw").get_attribute("aria-pressed") == "true"
+    assert page.get_by_role("button", name="norm").get_attribute("aria-pressed") == "false"
+    assert "lens raw" in page.locator(".valueside").inner_text()
     assert page.locator("svg.histogram rect").count() > 10
     page.get_by_role("button", name="whole").click()
     assert page.locator(".aligned").count() == 0

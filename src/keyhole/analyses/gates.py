@@ -160,6 +160,7 @@ ANALYSIS = Analysis(
     fill=fill,
     observe=observe,
     note=heldout.note,
+    empty="not measured: there is a layer without a gate, or with one that cannot be read",
     figures=(
         Figure(
             name="gate_cases",

@@ -48,7 +48,7 @@ DISTANCES = range(1, 9)
 """How far from the end the dropped token is; 1 is the last."""
 MOST = 50
 """Triggers per cell, at most."""
-NEAREST = 4
+NEAREST = 2
 """Of these, the strongest that are measured by distance: each distance is a forward pass."""
 SMALLEST = 0.05
 """The smallest difference of changes that would matter: 5 % of the coefficient."""

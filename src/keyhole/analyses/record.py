@@ -353,6 +353,8 @@ class Analysis:
     """whether what `fill` stores is there"""
     note: Callable[[Facts], str] | None = None
     """makes the sentence that is shown with the table from its facts"""
+    empty: str = ""
+    """why a table without rows and facts has none"""
     figures: tuple[Figure, ...] = ()
     measures: tuple[CellMeasure, ...] = ()
 

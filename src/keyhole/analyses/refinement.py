@@ -10,6 +10,7 @@ does is measured, and a layer where it mostly does is left out of pooled verdict
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -134,11 +135,10 @@ def _judged(measured: Measurement, name: str, against: float, compared: str, wha
 
 def without(facts: Facts) -> str:
     """Which layers are left out of a pooled verdict, as the end of a sentence."""
-    out = str(facts.get("left_out") or "")
+    out = [int(layer) for layer in re.findall(r"[0-9]{1,6}", str(facts.get("left_out") or ""))]  # a run may be forged
     if not out:
         return ""
-    layers = layer_ranges([int(layer) for layer in out.split(", ")])
-    return f"; without layer{'s' if ',' in out else ''} {layers}, whose residual mostly says the current token"
+    return f"; without layer{'s' if len(out) > 1 else ''} {layer_ranges(out)}, whose residual mostly says the current token"
 
 
 def settles(measured: Measurement) -> Verdict:

@@ -235,6 +235,7 @@ ANALYSIS = Analysis(
     rows=rows,
     observe=observe,
     note=note,
+    empty="not measured: there is a layer with routed experts, or one whose keys cannot be read",
     figures=(
         Figure(
             name="softmax_memories",

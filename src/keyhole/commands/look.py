@@ -49,7 +49,8 @@ def table(
         return
     if name not in schemas:
         raise tables.unknown(name, schemas)
-    _print_rows(tables.read_table(opened.path, name, schemas), csv, json, measured.note(opened, name))
+    rows, note = tables.read_table(opened.path, name, schemas), measured.note(opened, name)
+    _print_rows(rows, csv, json, note if rows else note or registry.get(name).empty)
 
 
 def sql(

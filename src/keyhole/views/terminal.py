@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, Group, RenderableType, RenderHook, RenderResult
 from rich.segment import Segment
 from rich.table import Table
@@ -18,6 +20,8 @@ from . import kinds
 from .text import firing, model_name, number, often, other_side, quoted, readable
 
 CONTEXT_CHARACTERS = 64
+LEAST_TEXT = 16
+"""A column of text is folded to no less than this, if its text is longer."""
 
 
 def cell(cell: Cell, *, limit: int | None = None) -> RenderableType:
@@ -115,19 +119,67 @@ def token(said: values.Values, token: int, limit: int) -> RenderableType:
 
 
 def rows(table: list[dict[str, Any]], note: str | None = None) -> RenderableType:
-    """Rows as a table, with a note below that says what they were measured on."""
-    shown = Table(box=None, padding=(0, 1))
-    for column, kind in ((c, type(v)) for c, v in (table[0] if table else {}).items()):
-        shown.add_column(
-            printable(column), justify="left" if kind is str else "right", no_wrap=kind is not str, overflow="fold"
-        )
-    for row in table:
-        shown.add_row(*(Text(readable(value)) for value in row.values()))
-    return (
-        Group(shown, *([Text(printable(note), style="dim")] if note else []))
-        if table
-        else Text("no rows", style="italic")
-    )
+    """Rows as a table, with a note below that says what they were measured on, or why there are none."""
+    below = [Text(printable(note), style="dim")] if note else []
+    return Group(_Rows(table) if table else Text("no rows", style="italic"), *below)
+
+
+class _Rows:
+    """Rows as a table. One that is wider than the terminal is broken into tables below each other, and each begins with the
+    columns that tell the rows apart."""
+
+    def __init__(self, table: list[dict[str, Any]]) -> None:
+        self.names = [*map(printable, table[0]), "#"]
+        """and last the number of a row, for rows that nothing else tells apart"""
+        self.columns = [[readable(row[name]) for row in table] for name in table[0]]
+        self.columns.append([str(row + 1) for row in range(len(table))])
+        self.is_text = [*(any(isinstance(row[name], str) for row in table) for name in table[0]), False]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        own, room = range(len(self.names) - 1), options.max_width
+        needed = [self._needed(at) for at in range(len(self.names))]
+        if sum(needed[at] for at in own) <= room:
+            yield self._part(own)
+            return
+        keys = self._keys()
+        if not keys or sum(needed[at] for at in keys) > room / 2:
+            keys = [len(own)]
+        part, begin = list[int](), sum(needed[at] for at in keys)
+        used = begin
+        for at in own:
+            if at in keys:
+                continue
+            if part and used + needed[at] > room:
+                yield self._part([*keys, *part])
+                yield Text()
+                part, used = [], begin
+            part.append(at)
+            used += needed[at]
+        yield self._part([*keys, *part])
+
+    def _needed(self, at: int) -> int:
+        """The least width of a column: text can be folded, but not its name."""
+        longest = max(map(cell_len, self.columns[at]))
+        return max(cell_len(self.names[at]), min(longest, LEAST_TEXT) if self.is_text[at] else longest) + 2
+
+    def _keys(self) -> list[int]:
+        """The fewest first columns that tell the rows apart; none if not even all but one do."""
+        own = self.columns[:-1]
+        for count in range(1, len(own)):
+            if len(set(zip(*own[:count], strict=True))) == len(own[0]):
+                return list(range(count))
+        return []
+
+    def _part(self, places: Sequence[int]) -> Table:
+        shown = Table(box=None, padding=(0, 1))
+        for at in places:
+            is_text = self.is_text[at]
+            shown.add_column(
+                self.names[at], justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold"
+            )
+        for row in zip(*(self.columns[at] for at in places), strict=True):
+            shown.add_row(*map(Text, row))
+        return shown
 
 
 def _triggers(title: str, triggers: list[Trigger]) -> RenderableType:
