@@ -67,8 +67,9 @@ async function show(first) {
     if (!load) throw new data.Failure(`There is no page “${name}” here.`);
     const at = data.axis.locate(address);
     if (address && !at) throw new data.Failure(data.axis.missing(address));
-    if (at) here = { page: name, ...at };
-    page = await (await load()).render({ run, layer: here.layer, cell: here.cell, query, signal: leave.signal });
+    const { layer, cell } = at ?? { layer: -1, cell: -1 };
+    if (!leave.signal.aborted) here = { page: name, layer, cell };
+    page = await (await load()).render({ run, layer, cell, query, signal: leave.signal });
   } catch (error) {
     if (!(error instanceof data.Failure)) console.error(error);
     page = {
