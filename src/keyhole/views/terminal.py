@@ -17,7 +17,7 @@ from ..common.output import printable
 from ..store import layout, values
 from ..store.run import Cell, Run, Trigger
 from . import kinds
-from .text import firing, model_name, number, often, other_side, quoted, readable
+from .text import firing, model_name, number, often, other_side, quoted, readable, signs
 
 CONTEXT_CHARACTERS = 64
 LEAST_TEXT = 16
@@ -233,7 +233,7 @@ def info(run: Run) -> RenderableType:
         for value in (model["family"], config["unit"], config["per"], config["dtype"], config["device"])
     )
     revision = f" @ {printable(str(model['revision'])[:12])}" if model["revision"] else ""
-    sides = "both signs" if run.signed else "never negative"
+    sides = signs(run)
     if run.gated and config["shard"] is None:
         sides += ", each cell read with the sign of its strongest coefficient"
     shard = "" if config["shard"] is None else f"   shard {config['shard'][0]}/{config['shard'][1]}"

@@ -127,3 +127,10 @@ def _csv_value(value: Any) -> Any:
     if value is None or isinstance(value, (int, float, str)):
         return value
     return output.as_json(value) if isinstance(value, (list, tuple, dict)) else str(output.plain(value))
+
+
+def signs(run: Run) -> str:
+    """Which signs the coefficients of a run have."""
+    if run.gated:
+        return "both signs; each cell is read with the sign of its strongest"
+    return "both signs" if run.signed else "never negative"

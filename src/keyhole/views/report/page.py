@@ -175,7 +175,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         ("Corpus", sources),
         ("Text", size),
         ("Scanned", f"{corpus['scanned_prefixes']:,} distinct prefixes; {run.top} triggers per key{one}"),
-        ("Coefficients", "both signs" if run.signed else "never negative"),
+        ("Coefficients", text.signs(run)),
     ]
 
 
