@@ -14,6 +14,7 @@ from families import tiny
 from typer.testing import CliRunner
 
 import keyhole
+from keyhole.analyses import registry
 from keyhole.cli import app
 from keyhole.errors import KeyholeError, RunDamaged, RunError, UsageError
 from keyhole.store import layout, tables
@@ -109,7 +110,7 @@ def test_a_file_that_is_no_database(run: keyhole.Run, content: bytes) -> None:
 
 
 def test_more_rows_than_any_analysis_writes(run: keyhole.Run) -> None:
-    rebuild(run, "INSERT INTO activity SELECT 0, 0, 0, 0, 0, 0 FROM range(3000000)")
+    rebuild(run, "INSERT INTO activity (layer, n) SELECT 0, 0 FROM range(3000000)")
     with pytest.raises(RunDamaged, match="more than any analysis writes"):
         run.table("activity")
     rebuild(run, "DELETE FROM activity WHERE n = 0", "UPDATE activity SET dead = 9000000000000000000")
@@ -119,10 +120,11 @@ def test_more_rows_than_any_analysis_writes(run: keyhole.Run) -> None:
 
 def test_a_column_that_grows_when_it_is_read(run: keyhole.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(tables.CONFINED, "memory_limit", "20MB")  # of 2 GB
-    kinds = "top_r VARCHAR AS (repeat(prefix, 10000000)), top_y VARCHAR AS (repeat(prefix, 10000000))"
+    grown = dict.fromkeys(("top_r", "top_y"), " AS (repeat(prefix, 10000000))") | {"top_o": " AS (prefix)"}
+    columns = (f"{name} {about.type}{grown.get(name, '')}" for name, about in registry.get("cases").columns.items())
     rebuild(
         run,
-        f"CREATE TABLE cases (prefix VARCHAR, {kinds}, top_o VARCHAR AS (prefix), similarity DOUBLE)",
+        f"CREATE TABLE cases ({', '.join(columns)})",
         "INSERT INTO cases (prefix, similarity) VALUES ('xxxxxx', 0)",
     )
     with pytest.raises(RunDamaged, match="cannot be used as a database"):
