@@ -56,6 +56,14 @@ def test_a_cell_shows_its_labels_and_leads_to_others(page: Any, site: Site) -> N
     assert page.input_value("#kind") == name
 
 
+COUNT = """() => {
+  const said = document.querySelector("[aria-labelledby=keys-title] [role=status]")?.textContent ?? "…";
+  return said.includes("…") || !said.includes("contain it") ? 0 : Number(said.split(" ")[0].replaceAll(",", ""));
+}"""
+"""How many cells the list of keys names; 0 while they are searched for."""
+COUNTED = f"before => {{ const count = ({COUNT})(); return count > 0 && count !== before; }}"
+
+
 def test_search_is_filtered_by_kind(page: Any, site: Site) -> None:
     name, has = common(site)
     page.goto(f"{site.url}#/search")
@@ -63,16 +71,12 @@ def test_search_is_filtered_by_kind(page: Any, site: Site) -> None:
     page.get_by_text(f"{int(has.sum()):,} cell").first.wait_for()
     page.goto(f"{site.url}#/search?q=cat")
     page.wait_for_selector("#keys-title")
-    status = page.locator("[aria-labelledby=keys-title] [role=status]")
-    status.get_by_text("contain it").wait_for()
-    until(page, "!document.querySelector('[aria-labelledby=keys-title] [role=status]').textContent.includes('…')")
-    every = int(status.inner_text().split(" ")[0].replace(",", ""))
+    until(page, COUNTED, 0)
+    every = page.evaluate(COUNT)
     page.select_option("#kind", name)
-    page.wait_for_function("location.hash.includes('kind=')")
-    status.get_by_text("contain it").wait_for()
-    until(page, "!document.querySelector('[aria-labelledby=keys-title] [role=status]').textContent.includes('…')")
-    some = int(status.inner_text().split(" ")[0].replace(",", ""))
-    assert 0 < some < every
+    until(page, "() => location.hash.includes('kind=')")
+    until(page, COUNTED, every)  # the old list may still be there
+    assert 0 < page.evaluate(COUNT) < every
 
 
 def test_map_names_the_kinds(browser: Any, site: Site) -> None:
