@@ -35,9 +35,9 @@ MINE = '''
 
 import numpy as np
 
-from keyhole.analyses.claims import trend
+from keyhole.analyses.claims import judge
 from keyhole.analyses.record import (
-    Analysis, Baseline, CellMeasure, Claim, Column, Figure, Found, Lines, Series
+    Analysis, Baseline, CellMeasure, Claim, Column, Effect, Figure, Found, Lines, Series
 )
 
 
@@ -70,7 +70,7 @@ ANALYSIS = Analysis(
             title="Summed strength",
             caption="Mean summed coefficient of the triggers.",
             mark=Lines("strength", [Series("all triggers", "strength")], [Baseline("nothing", 0.0)], format=".1f"),
-            claims=(Claim("Triggers are stronger in upper layers", lambda m: trend(m.rows, "strength", rising=True)),),
+            claims=(Claim("Triggers are stronger in upper layers", lambda m: judge(Effect(len(m.rows)), "count of summed strength", "some")),),
         ),
     ),
     measures=(CellMeasure("evenness", "summed strength of the triggers", "key", lambda run, values: strengths(run)),),
@@ -128,7 +128,11 @@ def test_one_file_is_found_everywhere(mine: Analysis, tmp_path: Path) -> None:
     assert "evenness_by_layer" in page.values("data-figure")
     assert "evenness_by_layer" in page.values("id")
     section = page.text.rsplit("Summed strength", 1)[1]
-    for said in ("Mean summed coefficient of the triggers.", "Triggers are stronger in upper layers.", "Spearman"):
+    for said in (
+        "Mean summed coefficient of the triggers.",
+        "Triggers are stronger in upper layers.",
+        "of summed strength",
+    ):
         assert said in section
     assert f"t least {least:.3f}, with seed 7" in section
     assert "Of my own" in page.text

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
 import pytest
 from synthetic import facts_like_the_paper, like_the_paper, section5_facts
 
@@ -76,33 +74,6 @@ def test_wilson_interval() -> None:
     assert wilson(0.0, 10)[0] == 0.0
     assert wilson(1.0, 10)[1] == 1.0
     assert wilson(0.3, 0) == (0.0, 1.0)
-
-
-def test_binomial_p() -> None:
-    assert stats.binomial(10, 10, 0.5) == pytest.approx(2 / 1024)
-    assert stats.binomial(5, 10, 0.5) == pytest.approx(1.0)
-    assert stats.binomial(0, 3, 1 / 3) == pytest.approx(15 / 27)  # none, two or three: one is likelier
-
-
-def test_spearman_counts_every_permutation_of_few_layers() -> None:
-    assert stats.spearman([0, 1, 2, 3, 4], [1, 2, 3, 4, 9]) == (pytest.approx(1.0), pytest.approx(2 / 120))
-    rho, p = stats.spearman([0, 1, 2], [3, 2, 1])
-    assert rho == pytest.approx(-1)
-    assert p == pytest.approx(2 / 6)
-
-
-def test_spearman_draws_for_many_layers_and_is_the_same_every_time() -> None:
-    first, again = (stats.spearman(range(80), np.sin(np.arange(80))) for _ in range(2))
-    assert first == again
-    assert abs(first[0]) < 0.2
-    assert first[1] > 0.05
-    assert stats.spearman(range(80), range(80))[1] == pytest.approx(1 / 10_001)
-
-
-def test_spearman_of_what_does_not_vary() -> None:
-    rho, p = stats.spearman([0, 1, 2, 3], [5, 5, 5, 5])
-    assert math.isnan(rho)
-    assert p == 1.0
 
 
 @pytest.mark.parametrize(
@@ -241,13 +212,6 @@ def test_rows_like_the_papers_confirm_the_paper(layers: int) -> None:
     ]
     assert [v.claim for v in found if v.outcome != HOLDS] == []
     json.dumps([asdict(v) for v in found], allow_nan=False)
-
-
-def test_one_layer_against_the_rest_does_not_decide_what_usually_happens() -> None:
-    spans = [(layer, 0.6, 0.7) for layer in range(15)] + [(15, 0.1, 0.2)]
-    assert claims.in_most_layers(spans, 0.5, "more").outcome == HOLDS
-    assert claims.in_every_layer(spans, 0.5, "more").outcome == NOT
-    assert claims.in_most_layers(spans[-3:], 0.5, "more").outcome == UNCLEAR
 
 
 # Numbers and facts that a verdict rests on

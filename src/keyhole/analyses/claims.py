@@ -11,15 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
-from .record import Column, Effect, Fact, Facts, Outcome, Rows, Verdict, present
-from .stats import Interval, binomial, spearman
+from .record import Column, Effect, Fact, Facts, Outcome, Verdict
+from .stats import Interval
 
 LEVEL = 0.05
-
-Span = tuple[int, float, float]
-"""A layer, and the interval of its rate."""
 
 
 # Numbers as text
@@ -132,66 +127,3 @@ def judge_fact(facts: Facts, name: str, against: float, test: str, what: str, sa
 def not_applicable(test: str, why: str) -> Verdict:
     """The verdict on a claim that has no meaning for this model."""
     return Verdict("not applicable", test, why)
-
-
-def decide(p: float, as_claimed: bool) -> Outcome:
-    """The outcome of a test whose result points in the direction of the claim, or against it."""
-    return "unclear" if p >= LEVEL else "holds" if as_claimed else "does not hold"
-
-
-def trend(
-    rows: Rows,
-    column: str,
-    *,
-    rising: bool,
-    show: Callable[[float], str] = percent,
-    among: str = "the layers",
-) -> Verdict:
-    """Whether a column rises (or falls) with the layer."""
-    rows = present(rows, column)
-    rho, p = spearman([row["layer"] for row in rows], [row[column] for row in rows])
-    test = "Spearman correlation with the layer, p by permutation"
-    if math.isnan(rho):
-        why = "fewer than three layers" if len(rows) < 3 else "the same in every layer"
-        return Verdict("unclear", test, f"no trend can be determined: {why}")
-    third = max(1, len(rows) // 3)
-    first, last = (float(np.mean([row[column] for row in part])) for part in (rows[:third], rows[-third:]))
-    said = f"{show(first)} over the lowest third of {among}, {show(last)} over the highest; ρ = {minus(rho, 2)}, {p_value(p)}"
-    return Verdict(decide(p, (rho > 0) == rising), test, said, Effect(rho, against=0.0))
-
-
-def above(rate: float, lo: float, hi: float, bound: float, what: str, against: str, said: str = "") -> Verdict:
-    """Whether a rate lies above a bound, by its interval."""
-    outcome: Outcome = "holds" if lo > bound else "does not hold" if hi < bound else "unclear"
-    evidence = f"{what}: {percent(rate)} ({interval(lo, hi)}){said}"
-    return Verdict(outcome, f"95 % interval against {against}", evidence, Effect(rate, lo, hi, bound))
-
-
-def in_every_layer(spans: Sequence[Span], bound: float, what: str) -> Verdict:
-    """Whether the interval lies above a bound in every layer."""
-    under, over = _sides(spans, bound)
-    outcome: Outcome = "holds" if spans and len(over) == len(spans) else "does not hold" if under else "unclear"
-    said = f"{what} in {len(over)} of {len(spans)} layers"
-    if under:
-        said += f"; clearly less in {len(under)} ({layer_ranges(under)})"
-    test = f"95 % interval of every layer against {percent(bound)}"
-    return Verdict(outcome, test, said, _share(over, spans, against=1.0))
-
-
-def in_most_layers(spans: Sequence[Span], bound: float, what: str) -> Verdict:
-    """Whether the interval lies above a bound in clearly more layers than it lies below."""
-    under, over = _sides(spans, bound)
-    p = binomial(len(over), len(over) + len(under), 0.5)
-    said = f"{what} in {len(over)} of {len(spans)} layers, clearly less in {len(under)}"
-    said += f" ({layer_ranges(under)}); {p_value(p)}" if under else f"; {p_value(p)}"
-    test = f"sign test over layers whose 95 % interval excludes {percent(bound)}"
-    return Verdict(decide(p, len(over) > len(under)), test, said, _share(over, spans, against=0.5))
-
-
-def _sides(spans: Sequence[Span], bound: float) -> tuple[list[int], list[int]]:
-    """The layers whose interval lies below the bound, and those whose interval lies above it."""
-    return [layer for layer, _, hi in spans if hi < bound], [layer for layer, lo, _ in spans if lo > bound]
-
-
-def _share(over: Sequence[int], spans: Sequence[Span], against: float) -> Effect | None:
-    return Effect(len(over) / len(spans), against=against) if spans else None

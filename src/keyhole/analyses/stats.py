@@ -6,8 +6,7 @@ scipy is imported where it is used: reading a table should not wait for it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from itertools import permutations
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,8 +16,6 @@ Z = 1.959963984540054
 """The 97.5 % quantile of the normal distribution."""
 RESAMPLED = 2_000
 """Samples of a bootstrap. Their seed is fixed, so that the same numbers give the same interval."""
-DRAWS = 10_000
-"""Random permutations, if there are too many to try all of them."""
 
 
 class Interval(NamedTuple):
@@ -300,38 +297,3 @@ def holm(ps: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(ps) - rank) * ps[i]))
         adjusted[i] = largest
     return adjusted
-
-
-def binomial(successes: int, n: int, chance: float) -> float:
-    """The two-sided exact p of a binomial test: the probability of all outcomes that are no likelier than this one."""
-    if n == 0:
-        return 1.0
-    from scipy.stats import binomtest
-
-    return float(binomtest(successes, n, chance).pvalue)
-
-
-def spearman(x: Iterable[float], y: Iterable[float]) -> tuple[float, float]:
-    """Spearman's correlation and its two-sided p by permutation; (nan, 1) if one side does not vary.
-
-    All permutations are tried if there are few, else `DRAWS` random ones with a fixed seed.
-    """
-    from scipy.stats import rankdata
-
-    a, b = (np.asarray(rankdata(list(side)), np.float64) for side in (x, y))
-    if len(a) < 3:
-        return math.nan, 1.0
-    a, b = a - a.mean(), b - b.mean()
-    scale = float(np.sqrt((a @ a) * (b @ b)))
-    if scale == 0:
-        return math.nan, 1.0
-    rho = float(a @ b) / scale
-    if len(a) <= 7:
-        shuffled = np.array(list(permutations(b)))
-        extra = 0
-    else:
-        rng = np.random.default_rng(0)
-        shuffled = rng.permuted(np.broadcast_to(b, (DRAWS, len(b))), axis=1)
-        extra = 1
-    as_far = int((np.abs(shuffled @ a) / scale >= abs(rho) - 1e-9).sum())
-    return rho, (as_far + extra) / (len(shuffled) + extra)
