@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 import urllib.request
@@ -240,9 +241,9 @@ def test_readme_commands_run(place: Path) -> None:
     assert len(commands) >= 5
     for command in commands:
         if "serve" not in command:
-            run(*command.split()[1:], cwd=place)
+            run(*shlex.split(command)[1:], cwd=place)
     (served,) = (command for command in commands if "serve" in command)
-    page, about = first_answers([*served.split()[1:], "--no-open", "--port", "0"], place)
+    page, about = first_answers([*shlex.split(served)[1:], "--no-open", "--port", "0"], place)
     assert '<script type="module"' in page
     assert json.loads(about)["layers"] == keyhole.open(place / "runs" / "x").cells.as_json()
     targets = set(re.findall(r"^make (\w+)", "\n".join(blocks("sh")), re.MULTILINE))
