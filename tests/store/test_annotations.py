@@ -10,6 +10,7 @@ from typing import Any
 
 import explored
 import numpy as np
+import patterned
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -183,6 +184,45 @@ def test_coverage_and_agreement_counted_by_hand(run: keyhole.Run) -> None:
         (1, said(run, 0)["cell"]): "both",
         (1, said(run, 1)["cell"]): "none",
     }
+
+
+def test_rules_are_one_more_annotator_of_the_annotated_cells(run: keyhole.Run) -> None:
+    # six triggers a cell.           triggers: 0        1     2     3         4         5
+    # ann, cell 0                              shallow  both  both  semantic  none      none
+    # rules, cell 0                            none     shal. both  both      semantic  none
+    # ann, cell 1                              none × 6;  rules looked at nothing there; ann skipped cell 2
+    annotations.save(run, said(run, 0, "ann", pattern(0, 1, 2), pattern(1, 2, 3, kind="semantic")))
+    annotations.save(run, said(run, 1, "ann"))
+    annotations.save(run, said(run, 2, "ann", skipped=True))
+    before = annotations.summary(run)
+    cells = [said(run, number)["cell"] for number in range(4)]
+    looked = patterned.key(cells[0], patterned.pattern(1, 2, 3), patterned.pattern(2, 3, 4, kind="semantic"), read=6)
+    other = patterned.key(cells[0], patterned.pattern(0, 1, 2), side=-1, read=6)
+    everything = patterned.pattern(0, 1, 2, 3, 4, 5)
+    patterned.store(run, {1: [looked, other, *(patterned.key(cells[at], everything, read=6) for at in (2, 3))]})
+    found = annotations.summary(run)
+    (row,) = found.pop("agreement")
+    assert (row["annotator"], row["other"], row["keys"], row["triggers"]) == ("ann", "rules", 1, 6)
+    assert row["same_covered"] == pytest.approx(4 / 6)
+    # observed 2/6 (triggers 2 and 5); chance: none 2·2 + shallow 1·1 + semantic 1·1 + both 2·2, of 36
+    assert row["kappa"] == pytest.approx((2 / 6 - 10 / 36) / (1 - 10 / 36))
+    assert before.pop("agreement") == []
+    assert found == before  # people's own numbers are theirs
+    printed = CliRunner().invoke(app, ["annotations", str(run.path)]).output
+    assert "rules: the patterns that keyhole patterns found" in printed
+    assert json.loads(CliRunner().invoke(app, ["annotations", str(run.path), "--json"]).output)["agreement"] == [row]
+
+
+def test_rules_that_nobody_can_be_compared_with_are_not_listed(run: keyhole.Run) -> None:
+    patterned.store(run, {1: [patterned.key(said(run, 3)["cell"], patterned.pattern(0, 1, 2), read=6)]})
+    assert annotations.agreement(run) == []
+    annotations.save(run, said(run, 0, "ann"))
+    assert annotations.agreement(run) == []
+
+
+def test_nobody_can_take_the_name_of_the_rules(run: keyhole.Run) -> None:
+    with pytest.raises(UsageError, match="stands for the patterns"):
+        annotations.save(run, said(run, 0, "Rules"))
 
 
 def test_kappa_where_chance_says_all() -> None:

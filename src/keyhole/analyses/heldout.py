@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -69,9 +69,7 @@ def prefixes(
     held = targets.held_out_units(run)
     if valid:
         names = [str(name) for name in valid]
-        field = run.manifest["config"]["text_field"] if any(_has_fields(name) for name in names) else None
-        units = corpus.units(names, kind, text_field=field, language=run.manifest["config"]["language"])
-        kept = _reservoir(units, samples, random)
+        kept = _reservoir(given_units(run, names), samples, random)
         sentences = model.tokenize([unit.text for unit in kept]) if kept else []
         documents = [unit.document for unit in kept]
         source, files, what = "valid", ", ".join(os.path.basename(name) for name in names), ", ".join(names)
@@ -104,6 +102,13 @@ def prefixes(
             "seed": seed,
         },
     )
+
+
+def given_units(run: Run, names: Sequence[str]) -> Iterator[corpus.Unit]:
+    """The units of given text, divided as the run's own corpus was."""
+    config = run.manifest["config"]
+    field = config["text_field"] if any(_has_fields(name) for name in names) else None
+    return corpus.units(names, str(config["unit"]), text_field=field, language=config["language"])
 
 
 def cut(sentences: Sequence[Sequence[int]], random: np.random.Generator) -> tuple[list[list[int]], list[int]]:

@@ -9,7 +9,7 @@ probability 1/L, its last with probability 1/L, and else the one from the middle
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -230,18 +230,26 @@ class _Window:
 def measure(run: Run, model: Model, picked: Picked, seed: int, begin: Begin) -> dict[str | int, Floats]:
     """By kind of drop, the relative change (m′ − m)/m of each trigger; NaN if it has no such token."""
     chosen = drops(picked, seed)
+    found = changes(run, model, picked, chosen.at, begin)
+    found["random"] = np.choose(chosen.random, [found["first"], found["last"], found["middle"]])
+    return found
+
+
+def changes(
+    run: Run, model: Model, picked: Picked, at: Mapping[str | int, Ints], begin: Begin
+) -> dict[str | int, Floats]:
+    """The same for given drops: per kind, the position of the token that each trigger loses; −1 if it loses none."""
     without: dict[tuple[int, int], float] = {}
-    work = _windows(picked, list(chosen.at.values()))
+    work = _windows(picked, list(at.values()))
     advance = begin(len(work))
     for numbers in batch_by_length([window.length for window in work], int(run.manifest["config"]["batch_tokens"])):
         batch = [work[number] for number in numbers]
         _measure(run, model, picked, batch, without)
         advance(len(batch))
     found: dict[str | int, Floats] = {}
-    for kind, positions in chosen.at.items():
-        after = [without[i, at] if at >= 0 else np.nan for i, at in enumerate(positions.tolist())]
+    for kind, positions in at.items():
+        after = [without[i, place] if place >= 0 else np.nan for i, place in enumerate(positions.tolist())]
         found[kind] = np.array(after) / picked.coefficient - 1
-    found["random"] = np.choose(chosen.random, [found["first"], found["last"], found["middle"]])
     return found
 
 

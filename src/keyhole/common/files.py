@@ -141,7 +141,7 @@ def is_fingerprint(value: Any) -> bool:
 
 def is_plain_name(value: Any) -> bool:
     """Whether a name read from a file is one that Keyhole gives its files: no path, no other ending."""
-    return isinstance(value, str) and bool(re.fullmatch(r"\w+\.(npy|json|duckdb)", value, re.ASCII))
+    return isinstance(value, str) and bool(re.fullmatch(r"\w+\.(npy|json|jsonl|duckdb)", value, re.ASCII))
 
 
 def read_small(path: Path, most: int = 64 << 20) -> bytes:

@@ -42,12 +42,21 @@ def units(
     sources: Iterable[str | os.PathLike[str]], unit: str, *, text_field: str | None = None, language: str = "en"
 ) -> Generator[Unit, None, None]:
     """The units of a corpus, in order. White space alone is no unit. `language` decides where sentences end."""
+    return _divided(_all_lines(sources, text_field), unit, language)
+
+
+def text_units(text: str, unit: str, *, language: str = "en") -> Generator[Unit, None, None]:
+    """The units of one text, which is a document, as those of a corpus."""
+    return _divided(formats.records([text]), unit, language)
+
+
+def _divided(lines: Iterable[Line], unit: str, language: str) -> Generator[Unit, None, None]:
     if unit not in UNITS:
         raise UsageError(f"The unit '{shown(unit)}' is not one of {', '.join(UNITS)}.")
     split = sentence_splitter(language) if unit == "sentence" else _whole if unit == "line" else None
     document, at, blank = 0, 0, True
     held: list[str] = []
-    for line in _all_lines(sources, text_field):
+    for line in lines:
         blank = blank and not line.text.strip()
         if split:
             for start, text in split(line.text):

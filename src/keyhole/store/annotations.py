@@ -2,6 +2,8 @@
 
 A pattern recurs in at least three triggers. It is shallow (a recurring n-gram) or semantic (a topic). Each annotator has one
 file in the run, and every save is appended to it. If a cell was saved several times, the newest save counts.
+
+If `keyhole patterns` found rules for cells that people annotated, the rules are compared with people as one more annotator.
 """
 
 from __future__ import annotations
@@ -13,12 +15,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from ..errors import UsageError
 from . import layout, lines
+from . import patterns as found_by_rules
 from .run import Run
 
 PATTERN_KINDS: tuple[Literal["shallow", "semantic"], ...] = ("shallow", "semantic")
@@ -32,7 +35,29 @@ PATTERNS, DESCRIPTION, NOTE = 50, 2000, 10_000
 """Upper bounds: patterns per cell, characters per description, characters per note."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_\-]{0,39}", re.ASCII)
 """An annotator's name. It is stored in lower case, because it names a file."""
+RULES = "rules"
+"""What the patterns of `keyhole patterns` are called among the annotators. No person can take that name."""
 _saving = threading.Lock()
+
+
+class Marked(Protocol):
+    """A pattern, whoever found it."""
+
+    @property
+    def triggers(self) -> tuple[int, ...]: ...
+
+    @property
+    def kind(self) -> str: ...
+
+
+def trigger_kinds(patterns: Sequence[Marked], triggers: int) -> list[str]:
+    """The kind of each trigger's patterns, one of `KINDS`, of the first `triggers` of a cell."""
+    found = [0] * triggers
+    for pattern in patterns:
+        for trigger in pattern.triggers:
+            if 0 <= trigger < triggers:
+                found[trigger] |= 1 if pattern.kind == "shallow" else 2
+    return [KINDS[each] for each in found]
 
 
 @dataclass(frozen=True)
@@ -56,11 +81,7 @@ class Annotation:
 
     def labels(self, triggers: int) -> list[str]:
         """The kind of each trigger's patterns, one of `KINDS`."""
-        found = [0] * triggers
-        for pattern in self.patterns:
-            for trigger in pattern.triggers:
-                found[trigger] |= 1 if pattern.kind == "shallow" else 2
-        return [KINDS[each] for each in found]
+        return trigger_kinds(self.patterns, triggers)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -85,6 +106,8 @@ def parse(run: Run, value: Any) -> Annotation:
         raise UsageError(
             f"The annotator's name is {name!r:.60}. Use up to 40 letters from a to z, digits, - and _, the first a letter or digit."
         )
+    if name.lower() == RULES:
+        raise UsageError(f"The name '{RULES}' stands for the patterns that `keyhole patterns` finds. Take another.")
     layer, cell, triggers = _cell(run, known)
     skipped = known.get("skipped", False)
     if not isinstance(skipped, bool):
@@ -245,20 +268,25 @@ def coverage(run: Run) -> list[dict[str, Any]]:
 
 def agreement(run: Run) -> list[dict[str, Any]]:
     """Per pair of annotators, over the cells both annotated: how often they agree that a trigger is covered by a pattern,
-    and Cohen's kappa of its kind (none, shallow, semantic, both)."""
-    by: dict[str, dict[tuple[int, int], Annotation]] = {}
+    and Cohen's kappa of its kind (none, shallow, semantic, both).
+
+    The patterns that `keyhole patterns` found are one more annotator, `rules`, and the last: of the cells that some person
+    annotated, those whose keys were looked at. The triggers are those that people read, of the first side.
+    """
+    by: dict[str, dict[tuple[int, int], list[str]]] = {}
     for annotation in read_annotations(run):
         by.setdefault(annotation.annotator, {})
         if not annotation.skipped:
-            by[annotation.annotator][annotation.layer, annotation.cell] = annotation
+            at = annotation.layer, annotation.cell
+            by[annotation.annotator][at] = annotation.labels(_triggers(run, *at))
+    names = sorted(by)
+    if rules := _rules(run, {at for cells in by.values() for at in cells}):
+        by[RULES] = rules
+        names.append(RULES)
     rows = []
-    for one, other in itertools.combinations(sorted(by), 2):
+    for one, other in itertools.combinations(names, 2):
         cells = sorted(by[one].keys() & by[other].keys())
-        pairs = [
-            pair
-            for at in cells
-            for pair in zip(*(by[who][at].labels(_triggers(run, *at)) for who in (one, other)), strict=True)
-        ]
+        pairs = [pair for at in cells for pair in zip(by[one][at], by[other][at], strict=True)]
         same = sum((a == "none") == (b == "none") for a, b in pairs)
         covered = same / len(pairs) if pairs else None
         rows.append(
@@ -266,6 +294,13 @@ def agreement(run: Run) -> list[dict[str, Any]]:
             | {"same_covered": covered, "kappa": kappa(pairs)}
         )
     return rows
+
+
+def _rules(run: Run, annotated: set[tuple[int, int]]) -> dict[tuple[int, int], list[str]]:
+    """The kinds of the triggers by the rules that were found, of the annotated cells whose keys were looked at."""
+    known = found_by_rules.of(run)
+    keys = {} if known is None else {at: known.layer(at[0]).get((at[1], 1)) for at in annotated}
+    return {at: trigger_kinds(key.patterns, _triggers(run, *at)) for at, key in keys.items() if key is not None}
 
 
 def kappa(pairs: Sequence[tuple[str, str]]) -> float | None:

@@ -22,6 +22,10 @@ its files are written:
     shading.npy                 one byte per token shown with a trigger; shading_offsets says where each cell's bytes begin
     histograms.npy              [cells, bins] coefficients over a sample of the corpus
     cells_GROUP_*.npy           [cells, …] what an analysis says of every cell: its kinds, its gate (`percell.py`)
+    patterns_LAYER.jsonl        the patterns of the layer's keys, one line per key and side (`patterns.py`)
+    patterns_evidence_LAYER.jsonl       what gives each position a score by these patterns
+    patterns_vectors.npy        a short vector of every token, from the model's input embeddings
+    patterns_fired_*            where the sampled keys fire in the text that patterns are found in, until they are complete
     report/index.html           the report
 
 What people add (`lines.py`), one line per save:
@@ -65,6 +69,10 @@ NEGATIVE = "_negative"
 SHADING = ("shading", "shading_offsets", "histograms")
 SIMILAR = ("similar_cells", "similar_cosines")
 MAPS = ("maps_linear", "maps_offset")
+PATTERNS = "patterns"
+PATTERN_VECTORS = "patterns_vectors"
+PATTERNS_FIRED = "patterns_fired"
+"""Begins the names of the files that are there while patterns are searched for."""
 CHECK_ON_OPEN = 256 << 20
 """Largest run, in bytes, whose checksums are compared whenever it is opened. `verify` compares those of any run."""
 
@@ -72,7 +80,7 @@ _TRIGGERS = (f"(?:{name})(?:{NEGATIVE})?" for name in TRIGGERS)
 _ARRAYS = "|".join((*CORPUS, *STATISTICS, ORIENTATION, *_TRIGGERS, *SHADING, *SIMILAR, *MAPS))
 _FILES = re.compile(
     rf"(?:manifest|log|tokenizer|analyses)\.json|(?:{_ARRAYS}|values_\w+|cells_\w+)\.npy|tables\.duckdb(?:\.new)?(?:\.wal)?"
-    r"|notes\.jsonl|lock|report/index\.html|annotations/[a-z0-9_-]+\.jsonl"
+    r"|patterns_(?:evidence_)?[0-9]+\.jsonl|patterns_fired_\w+\.(?:npy|json|jsonl)|patterns_vectors\.npy|notes\.jsonl|lock|report/index\.html|annotations/[a-z0-9_-]+\.jsonl"
     r"|plan/(?:(?:summary|identity)\.json|[0-9]+-of-[0-9]+(?:\.checkpoint)?\.npz|merge|(?:window|batch)_\w+\.npy)"
 )
 _FOLDERS = re.compile(r"report|annotations|plan")
@@ -447,6 +455,23 @@ def read_shading(path: Path) -> dict[str, Any] | None:
 
 def drop_shading(path: Path) -> None:
     drop_group(path, "shading")
+
+
+def pattern_files(path: Path, layer: int) -> tuple[Path, Path]:
+    """The keys of a layer with their patterns, and the evidence of these keys."""
+    return path / f"{PATTERNS}_{layer}.jsonl", path / f"{PATTERNS}_evidence_{layer}.jsonl"
+
+
+def save_patterns(path: Path, settings: dict[str, Any], layers: int) -> None:
+    names = [file.name for layer in range(layers) for file in pattern_files(path, layer)]
+    if (path / f"{PATTERN_VECTORS}.npy").is_file():
+        names.append(f"{PATTERN_VECTORS}.npy")
+    save_group(path, PATTERNS, settings, names)
+
+
+def read_patterns(path: Path) -> dict[str, Any] | None:
+    """The settings with which the patterns were found; None if they are not complete."""
+    return _settings(path, PATTERNS)
 
 
 def cells_group(group: str) -> str:

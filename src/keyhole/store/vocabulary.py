@@ -103,6 +103,21 @@ class Vocabulary:
                 found = self.tokenizer.decode_batch([_possible(ids) for ids in sequences], skip_special_tokens=False)
             return [str(text) for text in found]
 
+    @cached_property
+    def _encoder(self) -> Tokenizer:
+        """A copy of the tokenizer that reads text as text, as a scan does: a `<s>` is three characters, no special token."""
+        encoder = Tokenizer.from_str(self.tokenizer.to_str())
+        encoder.no_padding()
+        encoder.no_truncation()
+        encoder.encode_special_tokens = True
+        return encoder
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The token ids of texts, without special tokens."""
+        whole = [text.encode("utf-8", "replace").decode() for text in texts]  # no tokenizer accepts half a character
+        with self._asked():
+            return [encoding.ids for encoding in self._encoder.encode_batch_fast(whole, add_special_tokens=False)]
+
     def raw(self, token: int) -> bytes:
         """The bytes a token stands for; none for an id outside the vocabulary. A whole word has a space before it, so that the
         tokens of a text, put one after another, are the text."""

@@ -1,0 +1,207 @@
+"""The patterns of one key, from where it fires to rules with their evidence and threshold. Nothing here needs the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..store.patterns import Key, KeyKind, Kind, Pattern
+from . import evidence as strength
+from . import rules
+from .describe import describe
+from .mine import mine
+from .rules import Condition
+from .text import Ints, Text
+
+FIRES, SHOULDER = 0.001, 0.01
+"""A key fires at this share of all positions, those with the largest coefficients; the next ones, up to the second share, are
+graded (`Fires`)."""
+STEEP = 4
+"""How fast the grade falls below the firing threshold: the power of the distance from the 99th percentile."""
+LEAST_FIRES = 10
+"""A key that fires at fewer positions is not looked at."""
+LEAST_TRIGGERS = 3
+"""A pattern recurs in at least this many triggers, as in the paper."""
+FOLDS = 4
+"""The threshold is chosen on windows that the evidence was not fitted to: one in this many is left out, each once. If few weights
+are kept, because there are many keys, only one part is left out, and the evidence of the others is kept as it is."""
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Fires:
+    """Where a key fires in a text."""
+
+    positions: Ints
+    """ascending: those with the largest coefficients"""
+    grades: Floats
+    """[positions] 1 if the key fires there; else between 0 and 1"""
+
+    @property
+    def fired(self) -> Ints:
+        return self.positions[self.grades >= 1]
+
+
+class Rule(NamedTuple):
+    """A rule as it was mined."""
+
+    conditions: tuple[Condition, ...]
+    bits: float
+    matches: int
+    hits: int
+
+
+def fires(positions: npt.NDArray[Any], values: npt.NDArray[Any], length: int) -> Fires:
+    """From the positions with the largest coefficients of a key, of a text of `length` positions: above 0, in any order, and all
+    of those in the largest `SHOULDER`."""
+    order = np.argsort(-values, kind="stable")
+    positions, values = positions[order], values[order].astype(np.float64)
+    most, shoulder = (round(length * share) for share in (FIRES, SHOULDER))
+    threshold = 0.0 if len(values) <= most else float(values[most])
+    low = float(values[shoulder]) if len(values) > shoulder else 0.0
+    kept = values > min(low, threshold)
+    positions, values = positions[kept], values[kept]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        grades = np.where(values > threshold, 1.0, np.clip((values - low) / (threshold - low), 0, 0.999) ** STEEP)
+    grades = np.nan_to_num(grades)
+    order = np.argsort(positions, kind="stable")
+    return Fires(positions[order].astype(np.int64), grades[order])
+
+
+def find_rules(text: Text, there: Fires, *, seed: int, penalties: Sequence[float] = ()) -> list[Rule]:
+    """The decision list of a key, as conditions."""
+    fired = there.fired
+    if len(fired) < LEAST_FIRES:
+        return []
+    found = mine(text, fired, seed=seed, penalties=penalties)
+    return [Rule(each.conditions, each.bits, len(each.positions), int(each.hits.sum())) for each in found]
+
+
+@dataclass(frozen=True)
+class Triggers:
+    """A key's strongest triggers as a text: each window is a prefix, and the trigger is its last position."""
+
+    text: Text
+
+    def carry(self, conditions: Sequence[Condition]) -> tuple[int, ...]:
+        """The numbers of the triggers that a rule matches."""
+        ends = self.text.offsets[1:] - 1
+        inside = np.isin(ends, rules.where({"all": conditions}, self.text))
+        return tuple(np.flatnonzero(inside).tolist())
+
+
+def make_key(
+    cell: int,
+    side: int,
+    text: Text,
+    there: Fires,
+    found: Sequence[tuple[Rule, float]],
+    triggers: Triggers,
+    *,
+    seed: int,
+    needs: Sequence[float] = (),
+    kept: int = strength.KEPT,
+) -> Key:
+    """A key with its patterns. `found`: its rules, each with its q-value; those of fewer than three triggers are left out."""
+    share = len(there.fired) / max(1, len(text))
+    patterns: list[Pattern] = []
+    for rule, q in found:
+        carried = triggers.carry(rule.conditions)
+        if len(carried) >= LEAST_TRIGGERS:
+            patterns.append(
+                Pattern(
+                    kind=kind_of(rule.conditions),
+                    description=describe(rule.conditions, text.lexicon),
+                    rule={"all": list(rule.conditions)},
+                    triggers=carried,
+                    matches=rule.matches,
+                    hits=rule.hits,
+                    lift=rule.hits / max(1, rule.matches) / max(share, 1e-12),
+                    bits=rule.bits,
+                    q_value=q,
+                )
+            )
+    evidence, amounts, threshold = _armed(text, there, patterns, seed, kept)
+    patterns = [_with_amount(each, amount) for each, amount in zip(patterns, amounts, strict=True)]
+    return Key(
+        cell=cell,
+        side=1 if side > 0 else -1,
+        kind=key_kind([each.kind for each in patterns]),
+        threshold=threshold,
+        patterns=tuple(patterns),
+        read=len(triggers.text.offsets) - 1,
+        needs=tuple(float(each) for each in needs),
+        evidence=evidence,
+    )
+
+
+def _with_amount(pattern: Pattern, amount: float) -> Pattern:
+    import msgspec
+
+    return msgspec.structs.replace(pattern, rule={**pattern.rule, "amount": amount})
+
+
+def kind_of(conditions: Sequence[Condition]) -> Kind:
+    """Semantic if a condition is about the topic or the meaning of the prefix: it is only there because it saves bits beyond what
+    the last tokens say. Else shallow."""
+    return "semantic" if any(map(rules.is_semantic, conditions)) else "shallow"
+
+
+def key_kind(kinds: Sequence[Kind]) -> KeyKind:
+    seen = set(kinds)
+    if len(seen) > 1:
+        return "both"
+    return seen.pop() if seen else "none"
+
+
+def _armed(
+    text: Text, there: Fires, patterns: Sequence[Pattern], seed: int, kept: int
+) -> tuple[dict[str, Any], list[float], float]:
+    """Evidence, the amount of each pattern, and the threshold that is best on windows that the evidence was not fitted to."""
+    if not patterns:
+        return {}, [], 1.0
+    random = np.random.default_rng(seed)
+    matched = [rules.where(pattern.rule, text) for pattern in patterns]
+    leaning = text.where_any(strength.reach(text, there.positions, there.grades).tolist())
+    every = np.concatenate([*matched, leaning])
+    number = np.repeat([*range(len(patterns)), -1], [len(each) for each in (*matched, leaning)])
+    every, first = np.unique(every, return_index=True)
+    number = number[first]
+    grades = np.zeros(len(every))
+    at = np.minimum(np.searchsorted(every, there.positions), max(0, len(every) - 1))
+    inside = every[at] == there.positions
+    grades[at[inside]] = there.grades[inside]
+
+    def fitted(rows: npt.NDArray[np.bool_]) -> tuple[dict[str, Any], list[float]]:
+        return strength.fit(text, every[rows], grades[rows], number[rows], len(patterns), random, kept)
+
+    parts, scores, hits, total = text.windows[every] % FOLDS, [], [], 0
+    folds = range(FOLDS if kept == strength.KEPT else 1)
+    for fold in folds:
+        test = parts == fold
+        evidence, amounts = fitted(~test)
+        scores.append(rules.score(evidence, text, every[test], np.array([*amounts, 0.0], np.float32)[number[test]]))
+        hits.append(grades[test] >= 1)
+        total += int((text.windows[there.fired] % FOLDS == fold).sum())
+    if len(folds) > 1:
+        evidence, amounts = fitted(np.ones(len(every), bool))
+    return evidence, amounts, best_threshold(np.concatenate(scores), np.concatenate(hits), total)
+
+
+def best_threshold(scores: npt.NDArray[Any], hits: npt.NDArray[np.bool_], total: int) -> float:
+    """The lowest score at which predicting "fires" has the largest F1, up to a quarter of its standard error; `total`: hits, those
+    included that have no score."""
+    if not len(scores) or not hits.any():
+        return 0.5
+    order = np.argsort(-scores, kind="stable")
+    right = np.cumsum(hits[order])
+    f1 = 2 * right / (np.arange(1, len(order) + 1) + total)
+    f1[:-1][np.diff(scores[order]) == 0] = 0  # equal scores are predicted together
+    best = float(f1.max())
+    doubt = np.sqrt(best * (1 - best) / max(1, total)) / 4
+    last = int(np.flatnonzero((f1 > 0) & (f1 >= best - doubt))[-1])
+    return float(np.floor(scores[order][last] * 1e4) / 1e4)

@@ -1,0 +1,220 @@
+"""The search for rules, key by key, in several processes. What they need is in files of the run, so each opens it by itself."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import RunError
+from ..store import layout
+from ..store.annotations import READ
+from ..store.patterns import Key
+from ..store.run import Run
+from . import firing
+from .keys import Fires, Rule, Triggers, find_rules, fires, make_key
+from .lexicon import Lexicon
+from .text import Text
+
+REAL, RANDOM = "real", "random"
+"""Whose coefficients were gathered: the model's, or those of the control with random weights."""
+TEXT = f"{layout.PATTERNS_FIRED}_text"
+CHUNK = 4
+"""Keys that a process is given together."""
+
+
+class Job(NamedTuple):
+    """One side of a key whose rules are looked for, or a null: the same number of triggers, dealt out over the layer's keys."""
+
+    what: str
+    layer: int
+    side: int
+    number: int
+    """of the cell among the chosen cells of its layer"""
+    cell: int
+    dealt: bool
+    seed: int
+
+
+class Order(NamedTuple):
+    """A job whose rules were found, for its key to be made."""
+
+    job: Job
+    found: tuple[tuple[Rule, float], ...]
+    """rules, each with its q-value"""
+    needs: tuple[float, ...]
+    kept: int
+
+
+class Desk:
+    """What a process has open while it works."""
+
+    def __init__(self, path: str) -> None:
+        self.run = Run(path)
+
+    @cached_property
+    def text(self) -> Text:
+        """The text that rules are found in."""
+        tokens, offsets, documents = (
+            layout.load_array(self.run.path, f"{TEXT}_{name}") for name in ("tokens", "offsets", "documents")
+        )
+        return Text(np.array(tokens), np.array(offsets), np.array(documents), Lexicon.of(self.run))
+
+    def pairs(self, what: str, layer: int, side: int) -> firing.Pairs:
+        if self.__dict__.get("_pairs_of") != (what, layer, side):
+            self._pairs_of, self._pairs = (what, layer, side), firing.read(self.run, what, layer, side)
+            self.__dict__.pop("_pool", None)
+        return self._pairs
+
+    def fires(self, job: Job) -> Fires:
+        pairs = self.pairs(job.what, job.layer, job.side)
+        if job.dealt:
+            return self._dealt(pairs, job)
+        return fires(*pairs.of(job.number), len(self.text))
+
+    def _dealt(self, pairs: firing.Pairs, job: Job) -> Fires:
+        """As many positions as the key has, drawn from all keys of the layer, each with its grade there."""
+        if "_pool" not in self.__dict__:
+            every = [fires(*pairs.of(number), len(self.text)) for number in range(len(pairs.offsets) - 1)]
+            self._pool = tuple(
+                np.concatenate(each) for each in zip(*((e.positions, e.grades) for e in every), strict=True)
+            )
+        positions, grades = self._pool
+        own = fires(*pairs.of(job.number), len(self.text))
+        if not len(positions):
+            return own
+        random = np.random.default_rng((job.seed, job.layer, job.number, job.side > 0))
+        drawn = random.integers(0, len(positions), 4 * len(own.positions) + 1)
+        drawn = random.permutation(drawn[np.unique(positions[drawn], return_index=True)[1]])
+        fired = int((own.grades >= 1).sum())
+        full, partial = drawn[grades[drawn] >= 1], drawn[grades[drawn] < 1]
+        if len(full) < fired:  # one entry in ten fires: draw these by themselves
+            firing_ones = np.flatnonzero(grades >= 1)
+            full = firing_ones[random.integers(0, len(firing_ones), 2 * fired)] if len(firing_ones) else full
+            full = random.permutation(full[np.unique(positions[full], return_index=True)[1]])
+        chosen = np.concatenate([full[:fired], partial[: len(own.positions) - fired]])
+        chosen = chosen[np.unique(positions[chosen], return_index=True)[1]]
+        return Fires(positions[chosen], grades[chosen])
+
+    def triggers(self, layer: int, cell: int, side: int) -> Triggers:
+        """The strongest triggers of a key, as many as people read."""
+        run, place = self.run, self.run.cells.place(layer, cell)
+        there = run.side(negative=side < 0)
+        windows = []
+        for unit, position in zip(
+            there.units[place, :READ].tolist(), there.positions[place, :READ].tolist(), strict=True
+        ):
+            if unit >= 0:
+                windows.append(run.unit_tokens(unit)[run.window_start(position) : position + 1])
+        return Triggers(Text.of(windows, np.zeros(len(windows)), self.text.lexicon))
+
+    def search(self, job: Job, penalties: Sequence[float]) -> list[Rule]:
+        return find_rules(self.text, self.fires(job), seed=job.seed, penalties=penalties)
+
+    def make(self, order: Order) -> Key:
+        job = order.job
+        there = self.fires(job)
+        triggers = self._own(there) if job.dealt or job.what != REAL else self.triggers(job.layer, job.cell, job.side)
+        return make_key(
+            job.cell,
+            job.side,
+            self.text,
+            there,
+            order.found,
+            triggers,
+            seed=job.seed,
+            needs=order.needs,
+            kept=order.kept,
+        )
+
+    def _own(self, there: Fires) -> Triggers:
+        """Firing positions in place of triggers, for keys whose triggers no scan has."""
+        ends = there.fired[:READ]
+        windows = [self.text.tokens[begin : end + 1] for begin, end in zip(self.text.starts(ends), ends, strict=True)]
+        return Triggers(Text.of(windows, np.zeros(len(windows)), self.text.lexicon))
+
+
+def save_text(run: Run, text: Text) -> None:
+    for name in ("tokens", "offsets", "documents"):
+        layout.save_array(run.path, f"{TEXT}_{name}", getattr(text, name))
+
+
+# Processes
+
+_desk: Desk | None = None
+
+
+def _open(path: str) -> None:
+    global _desk
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
+    _desk = Desk(path)
+
+
+def _search(job: Job, penalties: Sequence[float]) -> list[Rule]:
+    assert _desk is not None
+    return _desk.search(job, penalties)
+
+
+def _make(order: Order) -> Key:
+    assert _desk is not None
+    return _desk.make(order)
+
+
+class Workers:
+    """Searches and makes keys, in this process or in several."""
+
+    def __init__(self, run: Run, pool: ProcessPoolExecutor | None) -> None:
+        self._pool = pool
+        self._own = Desk(str(run.path)) if pool is None else None
+
+    def search(
+        self, jobs: Sequence[Job], penalties: Sequence[Sequence[float]], advance: Callable[[int], None]
+    ) -> list[list[Rule]]:
+        return self._each(_search, (self._own.search if self._own else None), advance, jobs, penalties)
+
+    def make(self, orders: Sequence[Order], advance: Callable[[int], None]) -> list[Key]:
+        return self._each(_make, (self._own.make if self._own else None), advance, orders)
+
+    def _each(self, there: Any, here: Any, advance: Callable[[int], None], *lists: Sequence[Any]) -> list[Any]:
+        found = []
+        done = map(here, *lists) if self._pool is None else self._pool.map(there, *lists, chunksize=CHUNK)
+        try:
+            for each in done:
+                found.append(each)
+                advance(1)
+        except RuntimeError as error:
+            if self._pool is None:
+                raise
+            raise RunError(
+                f"A process that searched for patterns ended: {error} It may have run out of memory: use fewer (--processes), or "
+                "less text (--tokens). What is done is kept: run the same command again."
+            ) from None
+        return found
+
+
+@contextmanager
+def workers(run: Run, processes: int) -> Iterator[Workers]:
+    """Processes that search for rules; with one, this process does."""
+    if processes < 2:
+        yield Workers(run, None)
+        return
+    threads = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = "1"  # each process has one core
+    pool = ProcessPoolExecutor(
+        processes, multiprocessing.get_context("spawn"), initializer=_open, initargs=(str(run.path),)
+    )
+    try:
+        yield Workers(run, pool)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+        if threads is None:
+            del os.environ["OMP_NUM_THREADS"]
+        else:
+            os.environ["OMP_NUM_THREADS"] = threads

@@ -1,0 +1,116 @@
+"""Evidence: what was planted weighs most, and scores are better than a constant on windows it was not fitted to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from keyhole.patterns import evidence, rules
+from keyhole.patterns.lexicon import Lexicon
+from keyhole.patterns.text import Text
+
+TOKENS = 60
+STRONG, WEAK, NEVER = [3, 4], [5, 6], [7, 8]
+SHARES = {**dict.fromkeys(STRONG, 0.6), **dict.fromkeys(WEAK, 0.15), **dict.fromkeys(NEVER, 0.0)}
+"""How often the key fires at these tokens; 1 before it makes it four times as rare."""
+
+
+def a_lexicon(seed: int = 0) -> Lexicon:
+    vectors = np.random.default_rng(seed).normal(size=(TOKENS, 6)).astype(np.float32)
+    return Lexicon([f" w{token}" for token in range(TOKENS)], vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+
+
+def fired(seed: int) -> tuple[Text, np.ndarray, np.ndarray]:
+    """A text, the positions that end in one of the tokens above, and whether the key fires there."""
+    random = np.random.default_rng(seed)
+    text = Text.of([random.integers(0, TOKENS, 30).tolist() for _ in range(1500)], np.arange(1500), a_lexicon())
+    positions = text.where_any(list(SHARES))
+    share = np.array([SHARES[token] for token in text.tokens[positions].tolist()])
+    share = np.where(text.token(positions, 1) < 15, share / 4, share)
+    return text, positions, (random.random(len(positions)) < share).astype(float)
+
+
+def weights(found: dict[str, Any], back: int) -> dict[int, float]:
+    return next(
+        (
+            dict(zip(each["ids"], each["weights"], strict=True))
+            for each in found["more"]
+            if each["back"] == back and "ids" in each
+        ),
+        {},
+    )
+
+
+def cost(p: Any, y: np.ndarray) -> float:
+    """Bits per position."""
+    return float(-(y * np.log2(p) + (1 - y) * np.log2(1 - p)).mean())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_strong_tokens_weigh_more_than_weak_ones(seed: int) -> None:
+    text, positions, y = fired(seed)
+    found, amounts = evidence.fit(text, positions, y, np.full(len(y), -1), 0, np.random.default_rng(0))
+    assert amounts == []
+    last, before = weights(found, 0), weights(found, 1)
+    strong, weak, never = ([last.get(token, 0.0) for token in each] for each in (STRONG, WEAK, NEVER))
+    assert min(strong) > max(weak)
+    assert min(weak) > max(never)
+    assert np.mean([before.get(token, 0.0) for token in range(15)]) < -0.3
+    for each in found["more"]:
+        assert each.get("ids", []) == sorted(each.get("ids", []))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_scores_are_better_than_a_constant_on_other_windows(seed: int) -> None:
+    text, positions, y = fired(seed)
+    found, _ = evidence.fit(text, positions, y, np.full(len(y), -1), 0, np.random.default_rng(0))
+    other, there, fires = fired(seed + 100)
+    scores = rules.score(found, other, there, np.zeros(len(there), np.float32))
+    constant, tokens = cost(fires.mean(), fires), np.array([SHARES[token] for token in other.tokens[there].tolist()])
+    assert cost(scores, fires) < constant - 0.1
+    assert cost(scores, fires) < cost(np.clip(tokens * 0.8, 1e-3, 1), fires) + 0.02
+    assert scores.mean() == pytest.approx(fires.mean(), abs=0.03)
+
+
+def test_a_pattern_adds_its_amount() -> None:
+    """Positions of the first pattern fire often, of the second rarely; the tokens say nothing."""
+    random = np.random.default_rng(4)
+    text, positions, _ = fired(4)
+    pattern = random.integers(-1, 2, len(positions))
+    y = (random.random(len(positions)) < np.array([0.7, 0.05, 0.2])[pattern]).astype(float)
+    _, (often, rarely) = evidence.fit(text, positions, y, pattern, 2, random)
+    assert often > 1
+    assert rarely < -0.5
+
+
+def test_a_part_of_the_misses_stands_for_the_others() -> None:
+    """The estimate is of the same size as with all of them."""
+    text, positions, y = fired(6)
+    few, _ = evidence.fit(text, positions, y, np.full(len(y), -1), 0, np.random.default_rng(0), kept=8)
+    scores = rules.score(few, text, positions, np.zeros(len(positions), np.float32))
+    assert (y == 0).sum() > 8 * evidence.MISSES
+    assert scores.mean() == pytest.approx(y.mean(), abs=0.03)
+    for each in few["more"]:
+        assert len(each.get("ids", [])) <= 8
+
+
+def test_a_last_token_is_reached_if_the_key_leans_to_it() -> None:
+    text, positions, y = fired(8)
+    assert set(STRONG + WEAK) <= set(evidence.reach(text, positions, y).tolist())
+    assert not set(NEVER) & set(evidence.reach(text, positions, y).tolist())
+    assert evidence.reach(text, positions[:0], y[:0]).tolist() == []
+
+
+def test_nothing_to_fit_is_no_evidence() -> None:
+    text, positions, y = fired(9)
+    found, amounts = evidence.fit(text, positions[:0], y[:0], positions[:0], 2, np.random.default_rng(0))
+    assert (found["more"], amounts) == ([], [0.0, 0.0])
+
+
+def test_what_is_written_is_what_is_read() -> None:
+    vector = np.random.default_rng(0).normal(size=64)
+    kept = evidence.rounded(vector)
+    assert np.array_equal(evidence.rounded(np.array([round(float(each), 3) for each in kept])), kept)
+    assert np.abs(kept - vector).max() <= 5.1e-4

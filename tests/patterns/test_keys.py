@@ -1,0 +1,155 @@
+"""From coefficients to a key: where it fires, how strongly, its threshold and kind."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from keyhole.patterns import rules
+from keyhole.patterns.keys import (
+    FIRES,
+    SHOULDER,
+    STEEP,
+    Fires,
+    Rule,
+    Triggers,
+    best_threshold,
+    find_rules,
+    fires,
+    key_kind,
+    kind_of,
+    make_key,
+)
+from keyhole.patterns.lexicon import Lexicon
+from keyhole.patterns.text import Text
+
+LENGTH = 20_000
+LEXICON = Lexicon([f" w{token}" for token in range(40)])
+
+
+def above(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Positions and coefficients above 0, in a random order."""
+    positions = np.random.default_rng(1).permutation(np.flatnonzero(values > 0))
+    return positions.astype(np.int32), values[positions].astype(np.float32)
+
+
+def graded(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Positions and grades from the definition, over the coefficients at all positions."""
+    ranked = np.sort(np.maximum(values, 0))[::-1]
+    high, low = ranked[round(FIRES * len(values))], ranked[round(SHOULDER * len(values))]
+    grades = np.zeros(len(values))
+    for at, value in enumerate(values.tolist()):
+        if value > high:
+            grades[at] = 1
+        elif value > low:
+            grades[at] = min((value - low) / (high - low), 0.999) ** STEEP
+    kept = np.flatnonzero((values > low) & (values > 0))
+    return kept, grades[kept]
+
+
+@pytest.mark.parametrize("sparse", [1.0, 0.5, 0.005, 0.0009, 0.0])
+@pytest.mark.parametrize("ties", [False, True])
+def test_a_key_fires_above_its_percentile_and_is_graded_below(sparse: float, ties: bool) -> None:
+    random = np.random.default_rng(0)
+    values = np.where(random.random(LENGTH) < sparse, random.exponential(1, LENGTH), -1).astype(np.float32)
+    values = np.round(values) if ties else values
+    found = fires(*above(values), LENGTH)
+    positions, grades = graded(values.astype(np.float64))
+    np.testing.assert_array_equal(found.positions, positions)
+    np.testing.assert_allclose(found.grades, grades, atol=1e-6)
+    assert len(found.fired) <= round(FIRES * LENGTH)
+    np.testing.assert_array_equal(found.fired, positions[grades == 1])
+    if not ties and sparse > 0.01:
+        assert len(found.fired) == round(FIRES * LENGTH)
+
+
+def test_a_key_whose_largest_coefficients_are_all_equal_fires_nowhere() -> None:
+    """Strictly above the percentile; at which of equal ones it fires cannot be said."""
+    values = np.where(np.arange(LENGTH) % 50 == 0, 2.0, 0.0)
+    assert len(fires(*above(values), LENGTH).fired) == 0
+
+
+def tried(scores: np.ndarray, hits: np.ndarray, total: int) -> dict[float, float]:
+    """F1 of every threshold."""
+    return {
+        float(bar): float(2 * hits[scores >= bar].sum() / ((scores >= bar).sum() + total)) for bar in np.unique(scores)
+    }
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_threshold_is_the_lowest_that_is_as_good_as_the_best(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    scores = np.round(random.random(300), 1 if seed % 2 else 4)  # with many ties, or few
+    hits = random.random(300) < scores**3
+    total = int(hits.sum()) + seed
+    f1 = tried(scores, hits, total)
+    best = max(f1.values())
+    enough = best - np.sqrt(best * (1 - best) / total) / 4
+    assert best_threshold(scores, hits, total) == pytest.approx(min(bar for bar in f1 if f1[bar] >= enough), abs=1e-4)
+
+
+def test_equal_scores_are_predicted_together() -> None:
+    """If only the first of many positions with the same score is a hit, a threshold there predicts them all."""
+    scores = np.array([0.9, 0.9, *[0.5] * 100])
+    hits = np.array([True, True, True, *[False] * 99])
+    assert best_threshold(scores, hits, 3) == pytest.approx(0.9, abs=1e-4)
+
+
+def test_a_threshold_without_hits_is_a_half() -> None:
+    assert best_threshold(np.empty(0), np.empty(0, bool), 3) == 0.5
+    assert best_threshold(np.array([0.2]), np.array([False]), 3) == 0.5
+
+
+def test_kinds() -> None:
+    last, topic = {"if": "token", "back": 0, "ids": [1]}, {"if": "topic", "ids": [1], "least": 2}
+    near = {"if": "near", "centroid": [1.0], "least": 0.5}
+    assert kind_of([last, {"if": "within", "back": 1, "farthest": 4, "ids": [2]}]) == "shallow"
+    assert kind_of([last, {"if": "absent", "ids": [2]}]) == "shallow"
+    assert kind_of([last, topic]) == kind_of([{"if": "anywhere", "ids": [1]}]) == "semantic"
+    assert (kind_of([{**near, "back": 0}]), kind_of([{**near, "back": None}])) == ("shallow", "semantic")
+    assert key_kind([]) == "none"
+    assert key_kind(["shallow", "shallow"]) == "shallow"
+    assert key_kind(["semantic"]) == "semantic"
+    assert key_kind(["shallow", "semantic"]) == "both"
+
+
+def a_text() -> Text:
+    random = np.random.default_rng(3)
+    windows = [random.integers(0, 40, 25).tolist() for _ in range(800)]
+    return Text.of(windows, np.arange(800), LEXICON)
+
+
+def test_a_key_is_made_of_its_rules() -> None:
+    """It fires after 5 if the last token is 7, now and then elsewhere."""
+    text = a_text()
+    true = rules.where({"all": [{"if": "token", "back": 0, "ids": [7]}, {"if": "token", "back": 1, "ids": [5]}]}, text)
+    there = Fires(true, np.ones(len(true)))
+    found = find_rules(text, there, seed=0)
+    assert [each["if"] for each in found[0].conditions] == ["token", "token"]
+    assert {(each["back"], tuple(each["ids"])) for each in found[0].conditions} == {(0, (7,)), (1, (5,))}
+    assert (found[0].hits, found[0].matches) == (len(true), len(true))
+    rare = Rule(({"if": "token", "back": 0, "ids": [9]},), 50.0, 30, 20)
+    triggers = Triggers(Text.of([[1, 5, 7], [5, 7], [2, 2, 5, 7], [9], [3, 9], [7]], np.zeros(6), LEXICON))
+    key = make_key(4, -1, text, there, [(found[0], 0.01), (rare, 0.02)], triggers, seed=0, needs=(0.5,))
+    assert (key.cell, key.side, key.kind, key.read, key.needs) == (4, -1, "shallow", 6, (0.5,))
+    (only,) = key.patterns  # the other is in two triggers only
+    assert only.triggers == (0, 1, 2)
+    assert only.lift == pytest.approx(len(text) / len(true))
+    assert (only.q_value, only.bits) == (0.01, found[0].bits)
+    assert 0 < key.threshold < 1
+    fired = rules.fire(key, text)
+    np.testing.assert_array_equal(fired.positions[fired.scores >= key.threshold], true)
+
+
+def test_a_key_without_rules_says_nothing() -> None:
+    text = a_text()
+    key = make_key(4, 1, text, Fires(np.arange(20), np.ones(20)), [], Triggers(Text.of([], [], LEXICON)), seed=0)
+    assert (key.kind, key.patterns, key.read, key.evidence, key.threshold) == ("none", (), 0, {}, 1.0)
+    assert not len(rules.fire(key, text).positions)
+
+
+def test_a_key_that_fires_too_rarely_is_not_looked_at() -> None:
+    text = a_text()
+    where = text.where(7)
+    assert find_rules(text, Fires(where[:9], np.ones(9)), seed=0) == []
+    assert find_rules(text, Fires(where[:200], np.ones(200)), seed=0)
