@@ -301,6 +301,17 @@ def test_numbers_of_numpy_are_written(run: keyhole.Run) -> None:
     assert run.table("activity") == [row]
 
 
+def test_rows_are_written_in_order_however_many_at_once(run: keyhole.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "ROWS_AT_ONCE", 3)
+    rows = [
+        dict.fromkeys(registry.get("activity").columns, 0)
+        | {"layer": at % 3, "n": at, "lo": None if at % 2 else at / 7}
+        for at in range(10)
+    ]
+    fill(run.path, "activity", rows)
+    assert run.table("activity") == rows
+
+
 def test_a_measure_has_a_number_per_cell(mine: Analysis, run: keyhole.Run) -> None:
     registry.add(replace(mine, name="other", figures=(), measures=(measure("m", len(run.cells) - 1),)))
     try:

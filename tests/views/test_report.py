@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import patterned
 import pytest
 from families import tiny
 from pages import Page
@@ -45,9 +46,22 @@ CHROMIUM = next(
 
 GATED = {"gates", "alignment"}
 """Analyses of models with a gate: their tables are empty for others."""
-MEASURED = ("kinds", "softmax")
+MEASURED = ("kinds", "softmax", "patterns", "pattern_summary")
 """Analyses whose rows and facts are measured on the tiny model."""
-LABELS = ["Table 1", "Figure 3", "Figure 3b", "Figure 4", "Figure 4b", "Figure 5", "Figure 5b", "Figure 6", "Figure 6b"]
+LABELS = [
+    "Table 1",
+    "Table 1b",
+    "Figure 2",
+    "Figure 2b",
+    "Figure 3",
+    "Figure 3b",
+    "Figure 4",
+    "Figure 4b",
+    "Figure 5",
+    "Figure 5b",
+    "Figure 6",
+    "Figure 6b",
+]
 LABELS += ["Table 2", "Figure 7", "Figure 8", "Figure 9", "Figure 10", "Figure 11"]
 NOTE = "measured on a random prefix of each of 30 lines of the held-out text <i>sample</i> (seed 0), intervals over prefixes"
 REFINED = section5_facts()["refinement"]
@@ -76,6 +90,8 @@ def filled_run(scanned: Path, tmp_path_factory: pytest.TempPathFactory) -> keyho
         row["prefix"] = HOSTILE[i % len(HOSTILE)] * 9
         row["top_r"] = row["top_y"] = row["top_o"] = HOSTILE[(i + 1) % len(HOSTILE)]
     facts = facts_like_the_paper() | {"refinement": REFINED}
+    opened = keyhole.Run(path)
+    patterned.store(opened, patterned.drawn(opened, descriptions=HOSTILE))
     keyhole.analyze(path, model=tiny("gpt2"), only=[*GATED, *MEASURED])
     for name, rows in filled.items():
         fill(path, name, rows, facts.get(name))
@@ -226,7 +242,7 @@ def test_the_page_is_the_same_every_time(run: keyhole.Run) -> None:
 @pytest.mark.parametrize("everywhere", [False, True])
 def test_missing_numbers_are_no_error(run: keyhole.Run, everywhere: bool) -> None:
     keep = {"layer", "bin", "n", "dropped", "target", "lens", "cell", "token", "prefix", "top_r", "top_y", "top_o"}
-    keep |= {"cells", "output", "reading", "part", "distance", "kind"}
+    keep |= {"cells", "output", "reading", "part", "distance", "kind", "description", "rule"}
     for name in registry.schemas():
         rows = run.table(name)
         assert (rows == []) == (name in GATED)

@@ -235,14 +235,19 @@ class Stack:
     y_title: str
     parts: tuple[Part, ...]
     whisker: int
+    size: str = "n"
+    """the column of how many were drawn"""
+    ends: tuple[str, str] | None = None
+    """the columns of the whisker's interval; without them it is Wilson's"""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A column of a listing, and how its values are shown. A trigger is shown as text, its last token marked."""
+    """A column of a listing, and how its values are shown. A trigger is shown as text, its last token marked. Of a long text the
+    end is shown, of a long label the beginning."""
 
     title: str
-    kind: Literal["address", "token", "number", "percent", "trigger", "text"]
+    kind: Literal["address", "token", "number", "percent", "trigger", "text", "label"]
     digits: int | None = None
     """digits after the point; None: as many as matter"""
 

@@ -38,6 +38,8 @@ BUILT_IN = (
     "alignment",
     "softmax",
     "kinds",
+    "patterns",
+    "pattern_summary",
 )
 """Files of this folder, each with a record ANALYSIS, in the order in which they are run."""
 

@@ -365,16 +365,18 @@ def _stack(mark: Stack, rows: Rows, look: Look) -> Chart:
     """Stacked bars; the whisker is the interval of the sum of the first parts."""
     bars, whiskers = [], []
     for r in rows:
-        base = 0.0
+        base, n = 0.0, r[mark.size]
         for part in mark.parts:
-            lo, hi = rate_interval(r[part.y], r["n"])
+            lo, hi = rate_interval(r[part.y], n)
             bars.append(
-                {"layer": r["layer"], "n": r["n"], "series": part.name, "value": r[part.y], "lo": lo, "hi": hi}
+                {"layer": r["layer"], mark.size: n, "series": part.name, "value": r[part.y], "lo": lo, "hi": hi}
                 | {"left": r["layer"] - 0.42, "right": r["layer"] + 0.42, "y0": base, "y1": base + r[part.y]}
             )
             base += r[part.y]
-        lo, hi = rate_interval(min(1.0, sum(r[part.y] for part in mark.parts[: mark.whisker])), r["n"])
-        whiskers.append({"layer": r["layer"], "lo": lo, "hi": hi})
+        ends = [r[column] for column in mark.ends or ()]
+        if not ends or None in ends:
+            ends = list(rate_interval(min(1.0, sum(r[part.y] for part in mark.parts[: mark.whisker])), n))
+        whiskers.append({"layer": r["layer"], "lo": ends[0], "hi": ends[1]})
     x, left = look.x(pad=0.5), look.x("left", pad=0.5)
     colour = _colour({part.name: look.colour(part.colour) for part in mark.parts})
 
@@ -383,7 +385,7 @@ def _stack(mark: Stack, rows: Rows, look: Look) -> Chart:
 
     bar = _chart(bars).mark_bar().encode(x=left, x2="right:Q", y=y("y0"), y2="y1:Q", color=colour)
     whisker = _chart(whiskers).mark_rule(strokeWidth=1.2, color=look.palette.ink)
-    return look.finish(bar.encode(tooltip=_tips(".1%", "n")), whisker.encode(x=x, y=y("lo"), y2="hi:Q"))
+    return look.finish(bar.encode(tooltip=_tips(".1%", mark.size)), whisker.encode(x=x, y=y("lo"), y2="hi:Q"))
 
 
 # All figures
@@ -400,7 +402,7 @@ def draw(figure: Figure, rows: Rows, look: Look, others: Sequence[Beside] = ()) 
         rows = present(_selected(rows, mark.where), mark.lo, mark.hi, mark.y, "n")
         return _bins(mark, rows, look) if rows else None
     if isinstance(mark, Stack):
-        rows = present(rows, "n", *(part.y for part in mark.parts))
+        rows = present(rows, mark.size, *(part.y for part in mark.parts))
         return _stack(mark, rows, look) if rows else None
     return None
 

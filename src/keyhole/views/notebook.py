@@ -20,7 +20,7 @@ from ..common import output
 from ..errors import RunError
 from ..store import shading, values
 from ..store.run import Cell, Layer, Run, Trigger
-from . import kinds
+from . import kinds, patterns
 from .text import firing, model_name, number, often, other_side, safe
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ def cell(cell: Cell) -> str:
         ("Triggers", cell.triggers, False, TRIGGERS),
         (f"Triggers of {other_side(run)}, where the cell writes −value", cell.triggers_negative, True, NEGATIVE),
     ]
+    shared = patterns.of_cell(cell)
+    carried = {each.negative: each.carried for each in shared}
     view = {
         "address": cell.address,
         "model": model_name(run),
@@ -69,18 +71,26 @@ def cell(cell: Cell) -> str:
         "turned": cell.orientation < 0,
         "values": [_value(cell, lens) for lens in values.available(run)],
         "sides": [
-            (title, len(triggers), [_trigger(cell, slot, each, negative) for slot, each in enumerate(triggers[:most])])
+            (
+                title,
+                len(triggers),
+                [
+                    _trigger(cell, slot, each, negative, carried.get(negative, {}).get(slot, ""))
+                    for slot, each in enumerate(triggers[:most])
+                ],
+            )
             for title, triggers, negative, most in sides
             if triggers
         ],
         "dead": not cell.triggers,
         "kinds": kinds.said(cell),
         "gate": kinds.gate(cell),
+        "patterns": [each._asdict() for each in shared],
     }
     return html("cell", view | {each: number(stats[each], ".3g") for each in ("mean", "max", "min")})
 
 
-def _trigger(cell: Cell, slot: int, trigger: Trigger, negative: bool) -> dict[str, Any]:
+def _trigger(cell: Cell, slot: int, trigger: Trigger, negative: bool, carries: str = "") -> dict[str, Any]:
     run = cell.run
     ids = run.unit_tokens(trigger.unit)
     begin, end = shading.shown(len(ids), trigger.position, run.room)
@@ -101,6 +111,7 @@ def _trigger(cell: Cell, slot: int, trigger: Trigger, negative: bool) -> dict[st
         "cut_before": begin > 0,
         "cut_after": end < len(ids),
         "count": trigger.count,
+        "carries": carries,
     }
 
 
@@ -185,6 +196,7 @@ def layer(layer: Layer) -> str:
     run, stats = layer.run, layer.stats
     strongest = np.argsort(-stats.max, kind="stable")[:CELLS].tolist()
     said = next((values.Values(run, lens) for lens in values.available(run)), None)
+    labels = patterns.labels(run, ((layer.index, index) for index in strongest))
     rows = []
     for index in strongest:
         before, last = next((_tail(trigger) for trigger in layer[index].triggers[:1]), ("", None))
@@ -195,6 +207,7 @@ def layer(layer: Layer) -> str:
             "before": before,
             "last": last,
             "promotes": [token.piece for token in said.promoted(layer.index, index, 3)] if said else [],
+            "label": labels.get((layer.index, index), ""),
         }
         rows.append(row)
     view = {
@@ -206,6 +219,7 @@ def layer(layer: Layer) -> str:
         "dead": f"{np.count_nonzero(stats.dead):,}",
         "cells": f"{len(layer):,}",
         "said": said is not None,
+        "labelled": bool(labels),
         "rows": rows,
     }
     return html("layer", view)

@@ -15,8 +15,9 @@ from rich.text import Text
 from ..common import output
 from ..common.output import printable
 from ..store import layout, values
+from ..store.annotations import RULES
 from ..store.run import Cell, Run, Trigger
-from . import kinds
+from . import kinds, patterns
 from .text import firing, model_name, number, often, other_side, quoted, readable, signs
 
 CONTEXT_CHARACTERS = 64
@@ -25,7 +26,8 @@ LEAST_TEXT = 16
 
 
 def cell(cell: Cell, *, limit: int | None = None) -> RenderableType:
-    """A cell: its statistics, what its value says, then its triggers: the last token is marked, the next follows the arrow."""
+    """A cell: its statistics, what its value says, its patterns, then its triggers: the last token is marked, the next follows the
+    arrow, and before it are the numbers of the patterns it carries."""
     run, stats = cell.run, cell.stats
     head = Text.assemble((cell.address, "bold"), f"   {printable(model_name(run))}, layer {cell.layer} of {run.layers}")
     said = "   ".join(f"{each} {number(stats[each], '.3g')}" for each in ("mean", "std", "max", "min"))
@@ -34,15 +36,38 @@ def cell(cell: Cell, *, limit: int | None = None) -> RenderableType:
         turned = "read with the sign −: the value shown is −v of the weights, a coefficient −m"
         parts.append(Text(turned, style="dim"))
     more = [f"{name}: {said}" for name, said in (("kinds", kinds.said(cell)), ("gate", kinds.gate(cell))) if said]
-    parts += [*(Text(line, style="dim") for line in more), Text(), *value(cell)]
+    shared = patterns.of_cell(cell)
+    parts += [*(Text(line, style="dim") for line in more), Text(), *value(cell), *_patterns(shared)]
+    carried = {each.negative: each.carried for each in shared}
     positive, negative = cell.triggers[:limit], cell.triggers_negative[:limit]
     if positive:
-        parts.append(_triggers("triggers", positive))
+        parts.append(_triggers("triggers", positive, carried.get(False)))
     else:
         parts.append(Text("dead: no prefix of the corpus makes this key fire", style="italic"))
     if negative:
-        parts += [Text(), _triggers(f"triggers of {other_side(run)} (the cell writes −value)", negative)]
+        parts += [
+            Text(),
+            _triggers(f"triggers of {other_side(run)} (the cell writes −value)", negative, carried.get(True)),
+        ]
     return Group(*parts)
+
+
+def _patterns(sides: list[patterns.Side]) -> list[RenderableType]:
+    """The patterns of each side; one quiet line if there are none."""
+    parts: list[RenderableType] = []
+    for side in sides:
+        if not side.lines:
+            parts.append(Text(f"{side.title}: {side.said}", style="dim"))
+            continue
+        parts.append(Text.assemble((side.title, "bold"), (f"   {side.said}", "dim")))
+        table = Table(box=None, show_header=False, padding=(0, 1))
+        table.add_column(justify="right", no_wrap=True)
+        table.add_column(overflow="fold")
+        for line in side.lines:
+            said = (f" ({line.kind}) · {line.measured}", "dim")
+            table.add_row(str(line.number), Text.assemble(printable(line.description), said))
+        parts.append(table)
+    return [*parts, Text()] if parts else []
 
 
 def value(cell: Cell, *, limit: int = 10) -> list[RenderableType]:
@@ -68,9 +93,21 @@ def value(cell: Cell, *, limit: int = 10) -> list[RenderableType]:
         table.add_row("agreement", _agreement(cell, said))
         parts += [head, table]
     if parts and (near := values.similar(run, *at)):
-        listed = "   ".join(f"{other.address} {number(other.cosine, '.2f')}" for other in near)
-        parts.append(Text.assemble("similar values (cosine)  ", listed))
+        parts += _similar(near, patterns.labels(run, ((each.layer, each.cell) for each in near)))
     return [*parts, Text()] if parts else []
+
+
+def _similar(near: list[values.Similar], labels: dict[tuple[int, int], str]) -> list[RenderableType]:
+    """Cells with similar values: on one line, or on one each if some have labels."""
+    listed = [f"{other.address} {number(other.cosine, '.2f')}" for other in near]
+    if not labels:
+        return [Text.assemble("similar values (cosine)  ", "   ".join(listed))]
+    table = Table(box=None, show_header=False, padding=(0, 1))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold", style="dim")
+    for other, said in zip(near, listed, strict=True):
+        table.add_row(said, printable(labels.get((other.layer, other.cell), "")))
+    return [Text("similar values (cosine)"), table]
 
 
 def _said(tokens: list[values.Said]) -> Text:
@@ -104,8 +141,12 @@ def token(said: values.Values, token: int, limit: int) -> RenderableType:
         for heading in ("cell", "logit", "rank", "max p"):
             table.add_column(heading, justify="right", no_wrap=True)
         table.add_column("promotes" if verb == "promote" else "demotes", no_wrap=True)
+        labels = patterns.labels(said.run, ((each.layer, each.cell) for each in speakers[:limit]))
+        if labels:
+            table.add_column("label", overflow="fold")
         for speaker in speakers[:limit]:
             at = (speaker.layer, speaker.cell)
+            label = [Text(printable(labels.get(at, "")))] if labels else []
             others = said.promoted(*at, 6) if verb == "promote" else said.demoted(*at, 6)
             table.add_row(
                 speaker.address,
@@ -113,6 +154,7 @@ def token(said: values.Values, token: int, limit: int) -> RenderableType:
                 str(speaker.rank),
                 number(said.max_prob[said.run.cells.place(*at)], ".2%"),
                 Text(" ".join(quoted(other.piece) for other in others)),
+                *label,
             )
         parts += [table, Text()] if speakers else [Text(f"no value has {piece} among the tokens it {verb}s most\n")]
     return Group(*parts, Text(f"lens {said.lens}", style="dim"))
@@ -182,19 +224,23 @@ class _Rows:
         return shown
 
 
-def _triggers(title: str, triggers: list[Trigger]) -> RenderableType:
+def _triggers(title: str, triggers: list[Trigger], carried: dict[int, str] | None = None) -> RenderableType:
+    """Triggers, each after the numbers of the patterns it carries, if there are some."""
     table = Table(box=None, show_header=False, padding=(0, 1), title=title, title_justify="left", title_style="bold")
+    if carried:
+        table.add_column(style="dim", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(justify="right", style="dim", no_wrap=True)
-    for trigger in triggers:
+    for slot, trigger in enumerate(triggers):
         before = printable("".join(trigger.tokens[:-1]))
         if len(before) > CONTEXT_CHARACTERS:
             before = "…" + before[-CONTEXT_CHARACTERS:]
         last = printable(trigger.tokens[-1])
         follows = "∎" if trigger.next_token is None else "→ " + printable(trigger.next_token)
         table.add_row(
+            *([carried.get(slot, "")] if carried else []),
             number(trigger.coefficient, ".3f"),
             Text.assemble(before, "[", (last, "bold reverse"), "]"),
             Text(follows),
@@ -213,7 +259,10 @@ def annotated(found: dict[str, Any], run: str) -> RenderableType:
         parts.append(Text(f"{found['cells']:,} cells annotated, {found['skipped']:,} skipped, by {who}\n"))
         parts.append(rows(found["coverage"], "shares of the triggers; a cell that two people read counts twice"))
         if found["agreement"]:
-            parts += [Text(), rows(found["agreement"], "on the cells both read; kappa is Cohen's, of a trigger's kind")]
+            note = "on the cells both read; kappa is Cohen's, of a trigger's kind"
+            if any(row["other"] == RULES for row in found["agreement"]):
+                note += f"; {RULES}: the patterns that keyhole patterns found"
+            parts += [Text(), rows(found["agreement"], note)]
     if lines := found["damaged_lines"]:
         parts.append(
             Text(f"{lines:,} line{'s' * (lines > 1)} could not be read and {'are' if lines > 1 else 'is'} left out.")
@@ -252,6 +301,8 @@ def info(run: Run) -> RenderableType:
         facts.add_row(
             "", f"{seconds:,.0f} s, {corpus['scanned_prefixes'] / max(seconds, 1e-9):,.0f} prefixes per second"
         )
+    if found := patterns.summary(run):
+        facts.add_row("patterns", found)
     facts.add_row("on disk", f"{run.size / 1e6:,.1f} MB")
 
     layers = Table(box=None, padding=(0, 1), title="layers", title_justify="left", title_style="bold")

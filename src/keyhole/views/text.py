@@ -90,6 +90,11 @@ def tail(text: str, length: int) -> str:
     return "…" + (end[space + 1 :] if space >= 0 else end)
 
 
+def head(text: str, length: int) -> str:
+    """The beginning of a long text."""
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
 def safe(value: Any) -> Any:
     """For jinja2's `finalize`: control and direction characters of a text become visible signs. Markup stays as it is."""
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value

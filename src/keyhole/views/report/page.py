@@ -41,7 +41,7 @@ from ...analyses.record import (
 from ...analyses.stats import Interval
 from ...common import output
 from ...store.run import Run, Trigger
-from .. import figures, text
+from .. import figures, patterns, text
 from ..worth import worth_showing
 
 CONTEXT, LISTED_CONTEXT = 90, 60
@@ -204,6 +204,8 @@ class Section:
     table: str
     missing: str = ""
     """why there is nothing to show"""
+    why: str = ""
+    """why the table is empty, if its analysis says so"""
     command: str = ""
     """the command that fills the table"""
     note: str = ""
@@ -292,6 +294,7 @@ def _section(measured: Measured, analysis: Analysis, figure: Figure, drawn: set[
         section.examples = _examples(run, mark)
         return section
     section.missing = "not filled yet" if rows is None else "" if rows else "empty"
+    section.why = analysis.empty if section.missing == "empty" else ""
     if isinstance(mark, Listing):
         section.columns = list(mark.columns)
         section.rows = _listed(run, mark, measurement.rows)
@@ -312,6 +315,8 @@ def _shown(run: Run, column: Shown, value: Any) -> Any:
         return text.decimal(value, column.digits)
     if column.kind == "percent":
         return "–" if value is None else percent(value)
+    if column.kind == "label":
+        return text.head(str(value), CONTEXT)
     return text.tail(str(value), CONTEXT) if column.kind == "text" else str(value)
 
 
@@ -319,9 +324,10 @@ def _examples(run: Run, mark: Examples, addresses: Sequence[str] | None = None) 
     """Cells from every depth, or these, each with what its triggers share, counted."""
     cells = []
     for address in addresses or worth_showing(run, min(mark.cells, run.layers)):
-        triggers = run[address].triggers
+        cell = run[address]
+        triggers = cell.triggers
         lasts, follows = [t.tokens[-1] for t in triggers], [t.next_token for t in triggers if t.next_token is not None]
-        said = []
+        said = [f"label: {label}" for label in patterns.labels(run, [(cell.layer, cell.index)]).values()]
         for how, tokens in (("end in", lasts), ("are followed by", follows)):
             if tokens and (count := tokens.count(common := max(tokens, key=tokens.count))) > 1:
                 said.append(f"{count} of {len(triggers)} triggers {how} “{common.strip() or common}”")
