@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import patterned
 import pytest
 import torch
 from families import save, tiny
@@ -35,6 +36,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save(model, folder / "model")
     text = corpus(folder / "text.txt")
     ask("scan", folder / "model", text, "--out", folder / "run", "--unit", "line", "--hold-out", 0.35, "--top", 5)
+    run = keyhole.open(folder / "run")
+    patterned.store(run, patterned.drawn(run))
     ask("analyze", folder / "run", "--lens", "norm,raw", "--cells", 4, "--samples", 50, "--seed", 1)
     return folder
 

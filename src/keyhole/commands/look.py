@@ -1,4 +1,4 @@
-"""Commands that look at a finished run: info, show, table, sql, tokens, report, compare, serve, export, annotations."""
+"""Commands that look at a finished run: info, show, table, sql, tokens, match, report, compare, serve, export, annotations."""
 
 from __future__ import annotations
 
@@ -99,6 +99,34 @@ def tokens(
     opened = Run(run)
     chosen = lens or next(iter(available(opened)), LENSES[0])
     terminal.console().print(terminal.token(Values(opened, chosen), token_id(opened, token), limit))
+
+
+def match(
+    run: RunPath,
+    text: Annotated[str, typer.Argument(help="A text, or the name of a file or folder that holds one.")],
+    cells: Annotated[
+        list[str] | None,
+        typer.Option(help="Run the rules of this cell (L12.345) or layer (L12) only. May be repeated."),
+    ] = None,
+    limit: Annotated[int, typer.Option(help="Show at most this many cells per position, the strongest.", min=1)] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """Which cells should fire where in a text, by the rules that `keyhole patterns` found. No model is needed."""
+    from ..patterns.matching import match as run_rules
+    from ..store.run import Run
+    from ..views import matched, terminal
+    from ..views.progress import Stages
+
+    with Stages() as progress:
+        found = run_rules(
+            Run(run), text, cells=cells or (), limit=limit, begin=lambda layers: progress("rules of layers", layers)
+        )
+    if as_json:
+        put_json([place.to_json() for place in found])
+        return
+    console = terminal.console()
+    for part in matched.parts(found):
+        console.print(part)
 
 
 def report(

@@ -305,6 +305,82 @@ def analyze(
     say(f"{path}: analyzed. Look: keyhole table {path}{' agreement' if only is None else ''}")
 
 
+def patterns(
+    run: RunPath,
+    cells: Annotated[str, typer.Option(help="Random keys per layer, or all.")] = "100",
+    held_out: Annotated[
+        list[str] | None,
+        typer.Option(help="Text to score on. May be repeated.  [default: what the scan held out, else its corpus]"),
+    ] = None,
+    tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="Tokens of the scanned text to find patterns in, at most.  [default: 1,048,576; with --cells all 262,144]"
+        ),
+    ] = None,
+    held_out_tokens: Annotated[int, typer.Option(help="Tokens to score on, at most.")] = 524_288,
+    seed: Annotated[int, typer.Option(help="The seed of all random choices.")] = 0,
+    ablate: Annotated[
+        int | None,
+        typer.Option(
+            help="Keys per layer whose triggers lose one token at a time, so that rules name what they need.  "
+            "[default: 10; with --cells all 0]",
+            min=0,
+        ),
+    ] = None,
+    baselines: Annotated[
+        bool | None,
+        typer.Option(
+            "--baselines/--no-baselines",
+            help="Score lookups, neighbours, dealt-out triggers and random weights too.  [default: yes; with --cells all no]",
+        ),
+    ] = None,
+    score: Annotated[bool, typer.Option("--score/--no-score", help="Score the patterns on held-out text.")] = True,
+    processes: Annotated[
+        int | None, typer.Option(help="Processes that search for rules.  [default: one per core]", min=1)
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Find them again, and replace those that are there.")] = False,
+    model: ModelNow = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps, …")] = "auto",
+    trust_remote_code: TrustRemoteCode = False,
+) -> None:
+    """What keys wait for, as rules that run, scored on text they never saw. An interrupted search goes on if called again."""
+    from ..analyses.analyze import analyze as run_analyze
+    from ..patterns.find import patterns as find
+    from ..store import patterns as stored
+    from ..views.progress import Stages
+    from .repeat import named_model
+
+    model = named_model(run, model)
+    with Stages() as progress:
+        found = find(
+            run,
+            cells=cells,
+            held_out=held_out,
+            tokens=tokens,
+            held_out_tokens=held_out_tokens,
+            seed=seed,
+            ablate=ablate,
+            baselines=baselines,
+            score=score,
+            processes=processes,
+            model=model,
+            device=device,
+            trust_remote_code=trust_remote_code,
+            force=force,
+            progress=progress,
+        )
+        run_analyze(found, only=["patterns", "pattern_summary"])
+    there = stored.of(found)
+    keys = [key for _, key in there] if there else []
+    path, some = printable(str(found.path)), next((key for key in keys if key.patterns), None)
+    named = sum(bool(key.patterns) for key in keys)
+    say(f"{path}: {named:,} of {len(keys):,} keys have a pattern. Look: keyhole table {path} pattern_summary")
+    if some is not None:
+        place = next(place for place, key in there or () if key is some)
+        say(f"  keyhole show {path} {found.cells.address(place)}")
+
+
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
