@@ -25,10 +25,12 @@ from ..web.pack import compact
 from ..web.routes import static_file, static_files
 
 Progress = Callable[[str, int], Callable[[int], None]]
-_FOLDER = re.compile(r"static|data|data/(layers|tokens|words|units|cells|beside)|data/(cells|beside)/[0-9]+")
+_FOLDER = re.compile(
+    r"static|data|data/(layers|labels|tokens|words|units|patterns|cells|beside)|data/(cells|beside)/[0-9]+"
+)
 _FILE = re.compile(
     r"index\.html|static/[a-z0-9_-]+(\.[a-z0-9]+)+"
-    r"|data/[a-z]+\.json|data/(layers|tokens|words|units)/[0-9]+\.json|data/(cells|beside)/[0-9]+/[0-9]+\.json"
+    r"|data/[a-z]+\.json|data/(layers|labels|tokens|words|units|patterns)/[0-9]+\.json|data/(cells|beside)/[0-9]+/[0-9]+\.json"
 )
 _FLUSHING = 16
 """Files that are flushed to disk in parallel: together they wait less for the disk than one by one."""

@@ -25,13 +25,16 @@ DATA = {
     "annotations": Data(schema.Annotations),
     "kinds": Data(schema.Kinds),
     "layers": Data(schema.LayerCells, ("layer",)),
+    "labels": Data(schema.Labels, ("layer",)),
     "cells": Data(schema.PackedCell, ("layer", "cell")),
     "beside": Data(schema.BesideCell, ("layer", "cell")),
     "tokens": Data(schema.Tokens, ("page",)),
     "words": Data(schema.Words, ("bucket",)),
     "units": Data(schema.Units, ("page",)),
+    "patterns": Data(schema.RankedPatterns, ("page",)),
 }
-"""`cells`: /data/cells/{layer}/{cell}.json. `beside` is there only if a run is shown beside this one."""
+"""`cells`: /data/cells/{layer}/{cell}.json. `beside` is there only if a run is shown beside this one; `labels` and `patterns` are
+there only if patterns were looked for."""
 
 
 @dataclass(frozen=True)

@@ -19,18 +19,21 @@ from ..analyses import registry
 from ..analyses.measured import Measured
 from ..analyses.record import OUTCOMES
 from ..store import annotations as people
-from ..store import kinds, percell, shading, values
+from ..store import kinds, patterns, percell, shading, values
 from ..store.run import Cell, Layer, Run
 from ..views import figures
 from ..views.text import model_name
 from ..views.worth import worth_showing
 from . import addresses, beside, claims, schema
+from .found import Found
 from .pack import LEVELS, SEPARATOR, SHADES, UNKNOWN, compact, joined, measure, named, packed, shades, short, shorts
 from .search import PAGE, SIMILAR, Once, Search
 from .worth import speaking
 
 WORTH = 12
 """Cells that the overview offers to begin with."""
+KEPT = ("layers/", "labels/", "vocabulary", "figures", "kinds", "run", "tokens/", "words/", "units/", "patterns/")
+"""Beginnings of the addresses whose answers are kept: they are large, or are made from much."""
 KEPT_BYTES = 64 << 20
 """Upper bound on the size of the answers that are kept for later requests."""
 
@@ -53,6 +56,7 @@ class Explorer:
         self._lock = threading.Lock()
         self._shading = shading.of(run)
         self._kinds = kinds.of(run)
+        self._found = None if (known := patterns.of(run)) is None else Found(known, self.search.buckets)
         self.other = Explorer(other) if other is not None and other.cells == run.cells else None
         """of the run that is shown beside this one"""
 
@@ -63,6 +67,9 @@ class Explorer:
         axis = self.axis
         yield from ("run.json", "map.json", "figures.json", "vocabulary.json", "annotations.json", "kinds.json")
         yield from (f"layers/{layer}.json" for layer in range(len(axis.layers)))
+        if self._found:
+            yield from (f"labels/{layer}.json" for layer in range(len(axis.layers)))
+            yield from (f"patterns/{page}.json" for page in range(self._found.pages))
         yield from (f"tokens/{page}.json" for page in range(self.search.token_pages))
         yield from (f"words/{bucket}.json" for bucket in range(self.search.buckets))
         yield from (f"units/{page}.json" for page in self.search.pages_with_triggers())
@@ -70,10 +77,16 @@ class Explorer:
         if self.other:
             yield from (f"beside/{layer}/{cell}.json" for layer, cell in axis)
 
+    def has(self, name: str) -> bool:
+        """Whether there are answers of this name: some are there only if the run has what they need."""
+        return {"beside": self.other, "labels": self._found, "patterns": self._found}.get(name, self) is not None
+
     def bounds(self, name: str) -> tuple[int, ...]:
         """The numbers of an address are below these bounds. For cells it is the width of the widest layer."""
+        if name == "patterns" and self._found:
+            return (self._found.pages,)  # to know it, all patterns are read
         return {
-            "layers": (len(self.axis.layers),),
+            **dict.fromkeys(("layers", "labels"), (len(self.axis.layers),)),
             **dict.fromkeys(
                 ("cells", "beside"), (len(self.axis.layers), max(map(self.axis.size, range(len(self.axis.layers)))))
             ),
@@ -88,6 +101,7 @@ class Explorer:
         bounds = self.bounds(name)
         if (
             name not in addresses.DATA
+            or not self.has(name)
             or len(numbers) != len(bounds)
             or any(number >= bound for number, bound in zip(numbers, bounds, strict=True))
             or (name in ("cells", "beside") and not self.axis.has(*numbers))
@@ -103,15 +117,17 @@ class Explorer:
             "layers": self.layer,
             "cells": self.cell,
             "beside": self.beside,
-            "tokens": partial(self.search.tokens, self.values[0] if self.values else None),
-            "words": self.search.words,
+            "tokens": self.tokens,
+            "words": self.words,
             "units": self.search.units,
         }
+        if self._found:
+            makers |= {"labels": self._found.labels, "patterns": self._found.page}
         return makers[name](*numbers)
 
     def body(self, path: str) -> bytes:
         """The answer as bytes. Answers that are large, asked for often and never change are kept."""
-        if not path.startswith(("layers/", "vocabulary", "figures", "kinds", "run", "tokens/", "words/", "units/")):
+        if not path.startswith(KEPT):
             return compact(self.answer(path))
         with self._lock:
             making = self._making.setdefault(path, threading.Lock())
@@ -171,6 +187,7 @@ class Explorer:
                 kinds=list(people.PATTERN_KINDS),
             ),
             beside=None if self.other is None else beside.about(run, self.other.run),
+            patterns=None if self._found is None else self._found.about(),
         )
 
     def _worth(self) -> list[str]:
@@ -230,6 +247,20 @@ class Explorer:
             return schema.Kinds([], "")
         described = [schema.KindOfCell(k.name, k.title, k.meaning, k.number, k.below) for k in kinds.KINDS]
         return schema.Kinds(described, packed(self._kinds.labels.astype("<u2")))
+
+    # Indexes
+
+    def tokens(self, page: int) -> schema.Tokens:
+        found = self.search.tokens(self.values[0] if self.values else None, page)
+        if self._found:
+            found.rules = self._found.by_token(page)
+        return found
+
+    def words(self, bucket: int) -> schema.Words:
+        found = self.search.words(bucket)
+        if self._found:
+            found.patterns = self._found.by_word(bucket)
+        return found
 
     # A layer
 
@@ -311,6 +342,7 @@ class Explorer:
             similar_values=self._similar_values(cell.place),
             kinds=self._kinds_of(cell.place),
             gate=self._gate(cell),
+            patterns=msgspec.UNSET if self._found is None else self._found.sides(cell.place),
         )
 
     def _gate(self, cell: Cell) -> schema.Gate | msgspec.UnsetType:

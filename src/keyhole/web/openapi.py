@@ -36,7 +36,7 @@ def describe(explorer: Explorer) -> dict[str, Any]:
     """The description of this server."""
     paths: dict[str, Any] = {}
     for name, data in addresses.DATA.items():
-        if name == "beside" and explorer.other is None:
+        if not explorer.has(name):
             continue
         numbers = "".join(f"/{{{number}}}" for number in data.numbers)
         bounds = dict(zip(data.numbers, explorer.bounds(name), strict=True))

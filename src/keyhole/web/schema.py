@@ -89,6 +89,25 @@ class AboutBeside(Record):
     """whether its weights are those of this run; else it is a control, or another model with as many cells"""
 
 
+class HeldOut(Record):
+    """The text that patterns were scored on, and that they were not found in."""
+
+    source: str
+    tokens: Count
+    documents: Count
+
+
+class AboutPatterns(Record):
+    """What `keyhole patterns` looked at."""
+
+    cells: Count | Literal["all"]
+    """keys per layer"""
+    most: Count
+    """upper bound on the patterns that are listed per word, and per token"""
+    held_out: HeldOut | None
+    """null: the patterns were not scored"""
+
+
 class Packing(Record):
     """How the large answers are packed."""
 
@@ -137,6 +156,8 @@ class About(Record):
     packing: Packing
     annotating: Annotating
     beside: AboutBeside | None
+    patterns: AboutPatterns | None
+    """null: `keyhole patterns` was not run"""
 
 
 # data/map.json, figures.json, vocabulary.json
@@ -289,6 +310,15 @@ class LayerCells(Record):
     columns: Columns
 
 
+# data/labels/….json
+
+
+class Labels(Record):
+    """The labels of a layer's cells: what a cell's first pattern says, by the cell's number. A cell without a pattern has none."""
+
+    labels: dict[ById, str]
+
+
 # data/cells/….json
 
 
@@ -372,6 +402,52 @@ class Gate(Record):
     up_value: Number
 
 
+class FoundPattern(Record):
+    """A pattern that was found in a key's triggers (`store.patterns.Pattern`)."""
+
+    kind: PatternKind
+    description: str
+    triggers: list[Count]
+    """numbers of the triggers that carry it, from 0"""
+    matches: Count
+    hits: Count
+    """matches at which the key fires"""
+    lift: Number
+    q_value: Number
+    auprc: Number
+    f1: Number
+    pearson: Number
+    promoted: Number
+    promoted_null: Number
+    removed: Number
+
+
+class MethodScore(Record):
+    """How well a method predicts where a key fires, on held-out text (`store.patterns.Score`)."""
+
+    auprc: Number
+    lo: Number
+    """the lower end of the 95 % interval of `auprc`"""
+    hi: Number
+    auprc_99: Number
+    f1: Number
+    pearson: Number
+
+
+class KeyPatterns(Record):
+    """The patterns of one side of a key, its label first."""
+
+    side: Literal[1, -1]
+    kind: Literal["none", "shallow", "semantic", "both"]
+    read: Count
+    """triggers that were looked at: the strongest"""
+    patterns: list[FoundPattern]
+    needs: list[Number]
+    """how far the coefficient falls if one token is dropped: the last, the one before it, …"""
+    scores: dict[str, MethodScore]
+    """by method: `rules`, and the baselines"""
+
+
 class PackedCell(Record):
     """A cell."""
 
@@ -392,6 +468,8 @@ class PackedCell(Record):
     """every kind in the order of their bits, if they were computed"""
     gate: Gate | UnsetType = UNSET
     """if the layer has a gate, and its analyses were run"""
+    patterns: list[KeyPatterns] | UnsetType = UNSET
+    """the sides that were looked at, if patterns were looked for in this run"""
 
 
 # data/beside/….json
@@ -419,7 +497,7 @@ class BesideCell(Record):
     """whether the two runs read it with opposite signs"""
 
 
-# data/tokens/….json, words/….json, units/….json
+# data/tokens/….json, words/….json, units/….json, patterns/….json
 
 
 class Speaker(Row):
@@ -430,17 +508,50 @@ class Speaker(Row):
     rank: Annotated[int, Meta(ge=1)]
 
 
+class Ranked(Row):
+    """A pattern by its rank among those of the run, with the place of its cell. The best have the smallest ranks."""
+
+    rank: Count
+    place: Count
+
+
 class Tokens(Record):
-    """Whose values promote and demote the tokens of a page."""
+    """Whose values promote and demote the tokens of a page, and whose patterns name them."""
 
     promoted: dict[ById, list[Speaker]]
     demoted: dict[ById, list[Speaker]]
+    rules: dict[ById, list[Ranked]] | UnsetType = UNSET
+    """patterns whose rule names the token, the best first; at most `most` of `AboutPatterns`"""
 
 
 class Words(Record):
-    """Units with triggers, by word."""
+    """Units with triggers, and patterns, by word."""
 
     words: dict[str, list[Count]]
+    patterns: dict[str, list[Ranked]] | UnsetType = UNSET
+    """patterns whose description contains the word, the best first; at most `most` of `AboutPatterns`"""
+
+
+class RankedPattern(Row):
+    """A pattern in a list of patterns."""
+
+    place: Count
+    side: Literal[1, -1]
+    number: Count
+    """its number in the key's list, from 0"""
+    kind: PatternKind
+    description: str
+    auprc: Number
+    covered: Count
+    """triggers that carry it"""
+    read: Count
+    """triggers that were looked at"""
+
+
+class RankedPatterns(Record):
+    """A page of the run's patterns, ranked by AUPRC × the share of triggers that carry them."""
+
+    patterns: list[RankedPattern]
 
 
 class Held(Row):

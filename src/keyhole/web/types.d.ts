@@ -18,6 +18,7 @@ export interface About {
   packing: Packing;
   annotating: Annotating;
   beside: AboutBeside | null;
+  patterns: AboutPatterns | null;
 }
 
 export interface AboutModel {
@@ -75,6 +76,20 @@ export interface AboutBeside {
   model: string;
   sources: string[];
   same_model: boolean;
+}
+
+/** What `keyhole patterns` looked at. */
+export interface AboutPatterns {
+  cells: number | "all";
+  most: number;
+  held_out: HeldOut | null;
+}
+
+/** The text that patterns were scored on, and that they were not found in. */
+export interface HeldOut {
+  source: string;
+  tokens: number;
+  documents: number;
 }
 
 /** Every cell, one byte per measure. */
@@ -210,6 +225,11 @@ export interface Columns {
   norm?: (number | null)[];
 }
 
+/** The labels of a layer's cells: what a cell's first pattern says, by the cell's number. A cell without a pattern has none. */
+export interface Labels {
+  labels: Record<string, string>;
+}
+
 /** A cell. */
 export interface PackedCell {
   address: string;
@@ -226,6 +246,7 @@ export interface PackedCell {
   similar_values: [string, number | null][];
   kinds?: CellKind[];
   gate?: Gate;
+  patterns?: KeyPatterns[];
 }
 
 export interface CellStats {
@@ -283,6 +304,43 @@ export interface Gate {
   up_value: number | null;
 }
 
+/** The patterns of one side of a key, its label first. */
+export interface KeyPatterns {
+  side: -1 | 1;
+  kind: "both" | "none" | "semantic" | "shallow";
+  read: number;
+  patterns: FoundPattern[];
+  needs: (number | null)[];
+  scores: Record<string, MethodScore>;
+}
+
+/** A pattern that was found in a key's triggers (`store.patterns.Pattern`). */
+export interface FoundPattern {
+  kind: "semantic" | "shallow";
+  description: string;
+  triggers: number[];
+  matches: number;
+  hits: number;
+  lift: number | null;
+  q_value: number | null;
+  auprc: number | null;
+  f1: number | null;
+  pearson: number | null;
+  promoted: number | null;
+  promoted_null: number | null;
+  removed: number | null;
+}
+
+/** How well a method predicts where a key fires, on held-out text (`store.patterns.Score`). */
+export interface MethodScore {
+  auprc: number | null;
+  lo: number | null;
+  hi: number | null;
+  auprc_99: number | null;
+  f1: number | null;
+  pearson: number | null;
+}
+
 /** The same cell in the run beside this one. */
 export interface BesideCell {
   cell: PackedCell;
@@ -298,18 +356,23 @@ export interface Overlap {
   next: number | null;
 }
 
-/** Whose values promote and demote the tokens of a page. */
+/** Whose values promote and demote the tokens of a page, and whose patterns name them. */
 export interface Tokens {
   promoted: Record<string, Speaker[]>;
   demoted: Record<string, Speaker[]>;
+  rules?: Record<string, Ranked[]>;
 }
 
 /** A cell whose value promotes or demotes a token. */
 export type Speaker = [place: number, logit: number | null, rank: number];
 
-/** Units with triggers, by word. */
+/** A pattern by its rank among those of the run, with the place of its cell. The best have the smallest ranks. */
+export type Ranked = [rank: number, place: number];
+
+/** Units with triggers, and patterns, by word. */
 export interface Words {
   words: Record<string, number[]>;
+  patterns?: Record<string, Ranked[]>;
 }
 
 /** A page of units: their text, and whose triggers they hold. */
@@ -325,6 +388,14 @@ export interface Unit {
 
 /** A trigger in a unit. */
 export type Held = [place: number, end: number];
+
+/** A page of the run's patterns, ranked by AUPRC × the share of triggers that carry them. */
+export interface RankedPatterns {
+  patterns: RankedPattern[];
+}
+
+/** A pattern in a list of patterns. */
+export type RankedPattern = [place: number, side: -1 | 1, number: number, kind: "semantic" | "shallow", description: string, auprc: number | null, covered: number, read: number];
 
 /** Whether the model is loaded, and what a prompt may be. */
 export interface Status {

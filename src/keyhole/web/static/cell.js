@@ -7,7 +7,8 @@ import { histogram } from "./histogram.js";
 import { gate, labels } from "./kinds.js";
 import { keep, recall } from "./memory.js";
 import { written } from "./notes.js";
-import { bar, cellLink, line, preview, saidList, telling, token } from "./parts.js";
+import { bar, cellLink, label, line, preview, saidList, telling, token } from "./parts.js";
+import { missing, patterns } from "./patterns.js";
 import { counted, even, number, percent, size, whole } from "./text.js";
 
 const SHOWN = 12;
@@ -158,9 +159,11 @@ function keySide(cell, run, said) {
     keep(ALIGNED, aligned ? "yes" : "no");
   };
   align(recall(ALIGNED) !== "no");
+  const triggers = list(cell.triggers, largest, narrow() ? 8 : TRIGGERS, said?.promoted);
+  const negative = list(cell.negative, largest, narrow() ? 4 : 8, said?.demoted);
   replace(
     box,
-    list(cell.triggers, largest, narrow() ? 8 : TRIGGERS, said?.promoted),
+    triggers,
     cell.negative.length > 0 && [
       h("h3", {}, run.model.gated ? "The other side" : "The negative side"),
       h(
@@ -170,7 +173,8 @@ function keySide(cell, run, said) {
         run.model.gated &&
           " In a layer with a gate the sign of a cell is a convention, so a cell is read with the sign of its strongest coefficient.",
       ),
-      ...list(cell.negative, largest, narrow() ? 4 : 8, said?.demoted),
+      waits(cell, run, -1, negative),
+      ...negative,
     ],
   );
   return [
@@ -181,6 +185,8 @@ function keySide(cell, run, said) {
       h("p", { class: "soft small" }, "the texts that make it fire"),
       h("div", { class: "switch ways", role: "group", "aria-label": "Show the texts" }, ways),
     ),
+    cell.triggers.length > 0 &&
+      h("section", { "aria-labelledby": "patterns-title" }, h("h3", { id: "patterns-title" }, "Patterns"), waits(cell, run, 1, triggers)),
     cell.triggers.length > 0 || cell.negative.length > 0 ? legend(shaded) : null,
     cell.triggers.length === 0
       ? h("p", { class: "missing" }, "Dead: no prefix of the corpus makes this key fire.")
@@ -196,6 +202,13 @@ function keySide(cell, run, said) {
           " fills in their coefficients.",
         ),
   ];
+}
+
+/** What one side of the key waits for. @param {data.Cell} cell @param {data.Run} run @param {1 | -1} side @param {Node[]} listed its triggers */
+function waits(cell, run, side, [rows]) {
+  const key = cell.patterns?.find((each) => each.side === side);
+  if (key) return patterns(key, run, /** @type {HTMLElement[]} */ ([.../** @type {Element} */ (rows).children]));
+  return side === 1 && missing(run);
 }
 
 /** @param {boolean} shaded */
@@ -357,7 +370,10 @@ function similar(title, what, cells, say, signal) {
         { class: "others" },
         cells
           .slice(PREVIEWS)
-          .map(([where, measure]) => h("li", {}, link(where), h("span", { class: "soft small" }, ` ${say(measure)}`))),
+          .map(([where, measure]) => {
+            const { layer, cell } = data.axis.find(where);
+            return h("li", {}, link(where), h("span", { class: "soft small" }, ` ${say(measure)}`), label(layer, cell, signal));
+          }),
       ),
   );
 }

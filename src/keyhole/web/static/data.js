@@ -26,6 +26,9 @@ import * as unpack from "./unpack.js";
 /** The axis of the model's cells: known once `run` has answered, as it has before any page is drawn. */
 export let axis = new Cells([]);
 
+/** Whether patterns were looked for in the run; known when the axis is. */
+export let patterned = false;
+
 /** An error, in words for the reader. */
 export class Failure extends Error {
   /** @param {string} message @param {Code | ""} [code] the server's name for it */
@@ -114,6 +117,7 @@ export const run = () =>
   get("data/run.json", (/** @type {Run} */ found) => {
     if (found.live) bound = found.checksum;
     axis = new Cells(found.layers);
+    patterned = found.patterns !== null;
     return found;
   });
 /** @returns {Promise<import("../types.js").CellMap>} */
@@ -122,6 +126,9 @@ export const map = () => get("data/map.json", same);
 export const figures = () => get("data/figures.json", same);
 /** @param {number} layer @returns {Promise<import("../types.js").LayerCells>} */
 export const layer = (layer) => get(`data/layers/${layer}.json`, same);
+/** The labels of a layer's cells, by number; none if patterns were not looked for. @param {number} layer @returns {Promise<Record<string, string>>} */
+export const labels = async (layer) =>
+  patterned ? get(`data/labels/${layer}.json`, (/** @type {import("../types.js").Labels} */ { labels }) => labels) : {};
 /** @param {number} layer @param {number} cell @returns {Promise<Cell>} */
 export const cell = (layer, cell) =>
   get(`data/cells/${layer}/${cell}.json`, async (packed) => unpack.cell(packed, (await run()).packing));
@@ -142,6 +149,12 @@ export const tokens = async (token) =>
   get(`data/tokens/${await page(token)}.json`, (packed) => unpack.tokens(packed, axis));
 /** @param {number} bucket @returns {Promise<import("../types.js").Words>} */
 export const words = (bucket) => get(`data/words/${bucket}.json`, same);
+/** The pattern of a rank. @param {number} rank */
+export const pattern = async (rank) => {
+  const { page: size } = (await run()).packing;
+  const rows = await get(`data/patterns/${await page(rank)}.json`, unpack.patterns);
+  return rows[rank % size];
+};
 /** Not kept, because it is large. @param {number} page */
 export const units = async (page) => unpack.units(await request(`data/units/${page}.json`), axis);
 /** Not kept, because others write there too. @returns {Promise<import("../types.js").Annotations>} */

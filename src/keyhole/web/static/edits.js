@@ -3,7 +3,7 @@
 import { parse } from "./cells.js";
 import * as data from "./data.js";
 import { h, replace } from "./dom.js";
-import { cellLink } from "./parts.js";
+import { cellLink, label } from "./parts.js";
 import { counted } from "./text.js";
 
 const KEPT = "keyhole.prompt";
@@ -55,8 +55,8 @@ export function added(edits, edit) {
   return [...others, edit];
 }
 
-/** @param {Again} again */
-export function editList(again) {
+/** @param {Again} again @param {AbortSignal} signal */
+export function editList(again, signal) {
   /** @param {number} at @param {Partial<data.Edit> | null} change null: remove */
   const change = (at, change) => {
     const others = asked.edits.filter((_, i) => i !== at);
@@ -133,6 +133,7 @@ export function editList(again) {
             },
             "✕",
           ),
+          label(edit.layer, edit.cell, signal),
         );
       }),
     ),

@@ -10,8 +10,9 @@ const ROW = 40;
 const SPARE = 8;
 
 /**
- * @typedef {{name: string, title: string, explain: string, kind: string, key: (columns: data.Columns, cell: number) => string | number | null,
- *   show: (columns: data.Columns, cell: number, layer: number) => Node | string}} Column
+ * @typedef {data.Columns & {pattern: Record<string, string>}} Columns with the labels of the cells
+ * @typedef {{name: string, title: string, explain: string, kind: string, key: (columns: Columns, cell: number) => string | number | null,
+ *   show: (columns: Columns, cell: number, layer: number) => Node | string}} Column
  */
 
 /** @type {Column[]} */
@@ -23,6 +24,14 @@ const COLUMNS = [
     kind: "name",
     key: (_, cell) => cell,
     show: (_, cell, layer) => cellLink(layer, cell),
+  },
+  {
+    name: "pattern",
+    title: "Pattern",
+    explain: "the first pattern of its key: what its triggers have in common",
+    kind: "pattern",
+    key: (c, i) => c.pattern[i]?.toLowerCase() ?? null,
+    show: (c, i) => (c.pattern[i] === undefined ? "" : h("bdi", { title: visible(c.pattern[i]) }, visible(c.pattern[i]))),
   },
   {
     name: "active",
@@ -134,11 +143,13 @@ function agreement(c, i) {
 /** @param {import("./app.js").Place} place */
 export async function render({ run, layer, query, signal }) {
   const { axis } = data;
-  const [{ columns }, labelled] = await Promise.all([data.layer(layer), data.kinds()]);
-  const chosen = COLUMNS.filter(({ name }) => name !== (run.model.gated ? "active" : "peak"));
+  const [read, labels, labelled] = await Promise.all([data.layer(layer), data.labels(layer), data.kinds()]);
+  const columns = { ...read.columns, pattern: labels };
+  const absent = [run.model.gated ? "active" : "peak", ...(data.patterned ? [] : ["pattern"])];
+  const chosen = COLUMNS.filter(({ name }) => !absent.includes(name));
   const count = columns.max.length;
   const searched = Array.from({ length: count }, (_, i) =>
-    [columns.trigger[i] ?? "", columns.next[i] ?? "", ...(columns.promotes?.[i] ?? [])].join("\n").toLowerCase(),
+    [columns.trigger[i] ?? "", columns.next[i] ?? "", ...(columns.promotes?.[i] ?? []), labels[i] ?? ""].join("\n").toLowerCase(),
   );
   const state = {
     sort: query.get("sort") ?? (run.lens ? "agreement" : "max"),
@@ -163,7 +174,7 @@ export async function render({ run, layer, query, signal }) {
   );
   const table = h(
     "table",
-    { class: "cells", "aria-rowcount": count + 1, "aria-label": `Cells of layer ${axis.label(layer)}` },
+    { class: data.patterned ? "cells patterned" : "cells", "aria-rowcount": count + 1, "aria-label": `Cells of layer ${axis.label(layer)}` },
     h("thead", {}, h("tr", { "aria-rowindex": 1 }, heads)),
     body,
   );
@@ -268,7 +279,7 @@ export async function render({ run, layer, query, signal }) {
     id: "filter",
     type: "search",
     value: state.filter,
-    placeholder: "in triggers and tokens",
+    placeholder: data.patterned ? "pattern, trigger, token" : "in triggers and tokens",
     autocomplete: "off",
     spellcheck: "false",
     oninput: () => {

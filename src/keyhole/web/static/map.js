@@ -243,10 +243,12 @@ export function cellMap(map, axis, signal) {
   }
 
   function describe() {
+    const absent = q.includes(unknown) && h("span", { class: "unknown" }, "unknown");
     if (measure.kinds) {
       replace(
         legend,
         measure.kinds.map((kind, i) => h("span", { class: `kind kind${i}` }, kind)),
+        absent,
       );
       return;
     }
@@ -262,6 +264,7 @@ export function cellMap(map, axis, signal) {
           (ends[1] < levels ? " and more" : "") +
           (measure.scale === "log" ? " (log scale)" : ""),
       ),
+      absent,
     );
   }
 

@@ -5,7 +5,7 @@ import { badge, capital, headline } from "./claims.js";
 import * as data from "./data.js";
 import { h, replace, whenSeen } from "./dom.js";
 import { cellMap } from "./map.js";
-import { different, failure, line, telling, token } from "./parts.js";
+import { different, failure, label, line, telling, token } from "./parts.js";
 import { counted, visible, whole } from "./text.js";
 
 const CARDS = 6;
@@ -88,7 +88,7 @@ function worth(run, signal) {
       card,
       async () => {
         try {
-          replace(inside, sketch(await data.cell(at.layer, at.cell)));
+          replace(inside, label(at.layer, at.cell, signal), sketch(await data.cell(at.layer, at.cell)));
         } catch (error) {
           replace(inside, failure(error));
         }

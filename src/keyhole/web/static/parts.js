@@ -2,7 +2,10 @@
 /** Parts that several pages show: tokens, bars, triggers, links to cells. */
 import * as data from "./data.js";
 import { append, h, replace, whenSeen } from "./dom.js";
-import { blank, even, number, size, visible } from "./text.js";
+import { blank, even, number, size, visible, whole } from "./text.js";
+
+/** Items of a long list that are shown at a time. */
+const LISTED = 20;
 
 /**
  * A token on its own, its leading space shown.
@@ -20,6 +23,29 @@ export function token(piece, kind = "") {
 /** @param {number} layer @param {number} cell */
 export function cellLink(layer, cell) {
   return h("a", { class: "address", href: data.axis.href(layer, cell) }, data.axis.address(layer, cell));
+}
+
+/**
+ * A cell's label: what its first pattern says. It is filled in when it comes into view, and stays empty if the cell has no
+ * pattern. Null if patterns were not looked for in this run.
+ * @param {number} layer
+ * @param {number} cell
+ * @param {AbortSignal} signal
+ */
+export function label(layer, cell, signal) {
+  if (!data.patterned) return null;
+  const place = h("span", { class: "pattern" });
+  whenSeen(
+    place,
+    async () => {
+      const text = (await data.labels(layer).catch(() => null))?.[cell];
+      if (text === undefined) return;
+      place.title = `Pattern: ${visible(text)}`;
+      append(place, h("span", { class: "hidden" }, "pattern: "), h("bdi", {}, visible(text)));
+    },
+    signal,
+  );
+  return place;
 }
 
 /** The link to the annotation of a cell. @param {number} layer @param {number} cell */
@@ -65,6 +91,26 @@ export function saidList(said, { kind, largest, shown = said.length, mark, forma
     },
     `all ${said.length}`,
   );
+  return h("div", {}, list, more);
+}
+
+/**
+ * A list with a button that shows more of it.
+ * @template T
+ * @param {T[]} items
+ * @param {(item: T) => HTMLLIElement} show
+ */
+export function listed(items, show) {
+  const list = h("ol", { class: "hits" });
+  let shown = 0;
+  const more = h("button", { type: "button", class: "more", onclick: () => add() });
+  const add = () => {
+    items.slice(shown, shown + LISTED).forEach((item) => list.append(show(item)));
+    shown = Math.min(items.length, shown + LISTED);
+    more.textContent = `more (${whole(items.length - shown)} left)`;
+    more.hidden = shown >= items.length;
+  };
+  add();
   return h("div", {}, list, more);
 }
 
@@ -156,7 +202,7 @@ export function telling(triggers, promoted) {
 }
 
 /**
- * A short look at a cell, filled in when it comes into view: a trigger and what its value promotes.
+ * A short look at a cell, filled in when it comes into view: its label, a trigger and what its value promotes.
  * @param {string} where `L12.345`
  * @param {AbortSignal} signal
  * @param {{triggers?: number, promoted?: number}} [options]
@@ -173,6 +219,7 @@ export function preview(where, signal, { triggers = 1, promoted = 4 } = {}) {
         const names = new Set(said?.promoted.map(([piece]) => piece));
         replace(
           place,
+          label(at.layer, at.cell, signal),
           telling(cell.triggers, names)
             .triggers.slice(0, triggers)
             .map((trigger) => line(trigger, { before: 14, after: 0, top: said?.promoted[0]?.[0], promoted: names })),

@@ -3,7 +3,7 @@
 import * as data from "./data.js";
 import { h, replace, whenSeen } from "./dom.js";
 import { added, asked, editList, remember } from "./edits.js";
-import { bar, cellLink, failure, saidList, token } from "./parts.js";
+import { bar, cellLink, failure, label, saidList, token } from "./parts.js";
 import { number, percent, size } from "./text.js";
 
 const SHOWN = 3;
@@ -48,7 +48,7 @@ export async function render({ run, query, signal }) {
     } catch (error) {
       if (mine !== turn) return;
       said.textContent = "";
-      replace(answer, failure(error), asked.edits.length > 0 && editList(again));
+      replace(answer, failure(error), asked.edits.length > 0 && editList(again, signal));
     } finally {
       if (mine === turn) {
         button.disabled = false;
@@ -205,7 +205,7 @@ function result(found, again, signal) {
             ? bars(found.prediction)
             : h("p", { class: "soft small" }, "Switch a cell off below (⊘) to see the prediction without it."),
         ),
-        h("div", {}, h("h3", {}, "Edits"), editList(again)),
+        h("div", {}, h("h3", {}, "Edits"), editList(again, signal)),
       ),
       h(
         "p",
@@ -361,6 +361,7 @@ function contribution(layer, cell, largest, found, again, hidden, signal) {
     bar(Math.abs(value) / largest, value < 0 ? "unsay" : asked.by === "effective" ? "say" : "fire"),
     h("span", { class: "num soft" }, (value > 0 && asked.by === "effective" ? "+" : "") + number(value, 2)),
     off,
+    label(layer, cell.cell, signal),
   );
 }
 

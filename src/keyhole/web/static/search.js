@@ -1,13 +1,16 @@
 // @ts-check
-/** Search: a token → the values that promote it; a word or phrase → the cells whose triggers contain it; an address → the cell. */
+/**
+ * Search: a token → the values that promote it; a word or phrase → the cells whose triggers contain it; words or a token → the
+ * cells whose patterns name them; an address → the cell.
+ */
 import { link, parse } from "./cells.js";
 import * as data from "./data.js";
 import { h, replace } from "./dom.js";
 import * as kinds from "./kinds.js";
-import { bar, cellLink, failure, preview, token } from "./parts.js";
+import { naming } from "./naming.js";
+import { bar, cellLink, failure, label, listed, preview, token } from "./parts.js";
 import { counted, fnv1a, number, visible, whole, words } from "./text.js";
 
-const SHOWN = 20;
 const MOST_UNITS = 300;
 const OFFERED = 24;
 const SNIPPET = 60;
@@ -37,6 +40,7 @@ export async function render({ run, query, signal }) {
   };
   const said = h("div", { class: "results" });
   const phrases = h("div", { class: "results" });
+  const rules = h("div", { class: "results" });
   const body = h(
     "div",
     {},
@@ -52,7 +56,14 @@ export async function render({ run, query, signal }) {
     asked.trim()
       ? h(
           "div",
-          { class: "two even" },
+          { class: run.patterns ? "two even three" : "two even" },
+          run.patterns &&
+            h(
+              "section",
+              { "aria-labelledby": "patterns-title" },
+              h("h2", { id: "patterns-title", class: "key" }, "Patterns that name it"),
+              rules,
+            ),
           h(
             "section",
             { "aria-labelledby": "values-title" },
@@ -68,7 +79,7 @@ export async function render({ run, query, signal }) {
         )
       : kind
         ? ofKind(isOfKind, signal)
-        : examples(),
+        : examples(run),
   );
   const address = parse(asked);
   if (address && data.axis.locate(address)) {
@@ -83,6 +94,11 @@ export async function render({ run, query, signal }) {
     };
     fillIn(said, (place) => tokens(place, asked, query.get("token"), run, signal, { kind, isOfKind }));
     fillIn(phrases, (place) => triggers(place, asked, run, signal, isOfKind));
+    if (run.patterns)
+      fillIn(rules, async (place) => {
+        const exact = meant((await data.vocabulary()).pieces, asked).filter(({ exact }) => exact);
+        await naming(place, asked, exact.map(({ id }) => id), run, signal, isOfKind);
+      });
   }
   return { title: asked ? `Search: ${asked}` : "Search", body };
 }
@@ -115,7 +131,8 @@ function searchLink(text) {
   return h("a", { href: `#/search?q=${encodeURIComponent(text)}` }, h("bdi", {}, visible(text)));
 }
 
-function examples() {
+/** @param {data.Run} run */
+function examples(run) {
   return h(
     "div",
     {},
@@ -126,7 +143,9 @@ function examples() {
       h("b", {}, "token"),
       " finds the values that promote it; a ",
       h("b", {}, "word or phrase"),
-      " finds the keys whose triggers contain it; a ",
+      " finds the keys whose triggers contain it",
+      run.patterns && ", and the patterns that name it",
+      "; a ",
       h("b", {}, "cell’s address"),
       " opens it.",
     ),
@@ -244,26 +263,6 @@ function speakers(verb, piece, cells, kind, signal) {
       ),
     ),
   );
-}
-
-/**
- * A list with a button that shows more of it.
- * @template T
- * @param {T[]} items
- * @param {(item: T) => HTMLLIElement} show
- */
-function listed(items, show) {
-  const list = h("ol", { class: "hits" });
-  let shown = 0;
-  const more = h("button", { type: "button", class: "more", onclick: () => add() });
-  const add = () => {
-    items.slice(shown, shown + SHOWN).forEach((item) => list.append(show(item)));
-    shown = Math.min(items.length, shown + SHOWN);
-    more.textContent = `more (${whole(items.length - shown)} left)`;
-    more.hidden = shown >= items.length;
-  };
-  add();
-  return h("div", {}, list, more);
 }
 
 // Phrases
@@ -394,6 +393,7 @@ async function triggers(place, asked, run, signal, isOfKind) {
               "span",
               { class: "hit" },
               cellLink(hit.layer, hit.cell),
+              label(hit.layer, hit.cell, signal),
               h(
                 "span",
                 { class: "soft small" },

@@ -57,10 +57,24 @@ export function kinds({ kinds, data }) {
   return { kinds, labels: Uint16Array.from({ length: pairs.length / 2 }, (_, i) => pairs[2 * i] | (pairs[2 * i + 1] << 8)) };
 }
 
+/** @param {import("../types.js").RankedPatterns} packed */
+export function patterns(packed) {
+  return packed.patterns.map(([place, side, number, kind, description, auprc, covered, read]) => ({
+    place,
+    side,
+    number,
+    kind,
+    description,
+    auprc,
+    covered,
+    read,
+  }));
+}
+
 /**
  * @param {import("../types.js").Tokens} packed
  * @param {Cells} cells
- * @returns {{promoted: Speakers, demoted: Speakers}}
+ * @returns {{promoted: Speakers, demoted: Speakers, rules: Record<string, import("../types.js").Ranked[]>}}
  */
 export function tokens(packed, cells) {
   const side = (/** @type {Record<string, import("../types.js").Speaker[]>} */ rows) =>
@@ -70,7 +84,7 @@ export function tokens(packed, cells) {
         list.map(([place, logit, rank]) => ({ ...cells.split(place), logit: logit ?? 0, rank })),
       ]),
     );
-  return { promoted: side(packed.promoted), demoted: side(packed.demoted) };
+  return { promoted: side(packed.promoted), demoted: side(packed.demoted), rules: packed.rules ?? {} };
 }
 
 /**
