@@ -1,0 +1,82 @@
+"""The search for patterns of every key, compared with the bare forward pass over the same text.
+
+    python bench/patterns.py RUN [--cells all] [--tokens 262144] [--processes 2]
+
+RUN is a finished scan; it is copied, and the copy is searched without scores. Printed: the seconds of the bare forward pass over
+the text that rules are found in, of the pass that finds where keys fire, and of the search for rules; the milliseconds of one core
+per key; and the largest memory of this process and of one that searches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from keyhole.common.batching import batch_by_length
+from keyhole.models.rerun import model_of
+from keyhole.patterns.find import patterns
+from keyhole.patterns.held import mining_text
+from keyhole.patterns.lexicon import Lexicon
+from keyhole.store import patterns as stored
+from keyhole.store.run import Run
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--cells", default="all")
+    parser.add_argument("--tokens", type=int, default=1 << 18)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--device", default="auto")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run(shutil.copytree(given.run, Path(folder) / "run"))
+        model = model_of(run, device=given.device)
+        text = mining_text(run, most_tokens=given.tokens, lexicon=Lexicon.of(run))
+        begin = time.perf_counter()
+        for numbers in batch_by_length(np.diff(text.offsets), int(run.manifest["config"]["batch_tokens"])):
+            windows = [text.tokens[text.offsets[i] : text.offsets[i + 1]] for i in numbers]
+            model.forward(model.batch(windows).ids)
+        bare = time.perf_counter() - begin
+        steps: list[tuple[str, float]] = []
+
+        def progress(what: str, total: int) -> Callable[[int], None]:
+            steps.append((what, time.perf_counter()))
+            return lambda done: None
+
+        patterns(
+            run,
+            cells=given.cells,
+            tokens=given.tokens,
+            ablate=0,
+            baselines=False,
+            score=False,
+            processes=given.processes,
+            model=model,
+            progress=progress,
+        )
+        end = time.perf_counter()
+        first = next(at for what, at in steps if what.startswith("layer"))
+        found = stored.of(run)
+        keys = [key for _, key in found] if found else []
+        mebibytes = [
+            resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+        ]
+        print(f"tokens               {len(text):,}")
+        print(f"bare forward pass    {bare:.1f} s")
+        print(f"where keys fire      {first - steps[0][1]:.1f} s, {(first - steps[0][1]) / bare:.2f} times that")
+        print(f"rules of {len(keys):,} keys  {end - first:.1f} s, {(end - first) / bare:.1f} times that")
+        print(f"per key              {1000 * given.processes * (end - first) / max(1, len(keys)):.0f} ms of one core")
+        print(f"largest memory       {mebibytes[0]:,.0f} MiB, {mebibytes[1]:,.0f} MiB in a process that searches")
+        print(f"keys with a pattern  {sum(bool(key.patterns) for key in keys):,}")
+
+
+if __name__ == "__main__":
+    main()
