@@ -9,7 +9,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -50,13 +50,29 @@ def _is_mark(character: str) -> bool:
     return unicodedata.category(character)[0] in "PS"
 
 
+AFFIXES = ("suffix", "prefix")
+"""Forms that have a text."""
+
+
+class Affixes(NamedTuple):
+    """The suffixes, or prefixes, of one length that tokens have."""
+
+    of: npt.NDArray[np.int64]
+    """[tokens] the number of its affix; −1 if it has none"""
+    texts: list[str]
+    """by number"""
+    number: dict[str, int]
+    """by text"""
+
+
 class Lexicon:
     """The tokens of a model, by id."""
 
     def __init__(self, pieces: Sequence[str], vectors: Floats | None = None) -> None:
         self.pieces = list(pieces)
         self._vectors = vectors
-        self._tables: dict[tuple[str, str], Bools] = {}
+        self._tables: dict[str, Bools] = {}
+        self._affixes: dict[tuple[str, int], Affixes] = {}
 
     @staticmethod
     def of(run: Run) -> Lexicon:
@@ -105,17 +121,22 @@ class Lexicon:
 
     def form(self, form: str, text: str = "") -> Bools:
         """[tokens + 1] whether each token has a form; `suffix` and `prefix` have a text. The last entry is for no token."""
-        key = (form, text)
-        if key not in self._tables:
-            if form == "suffix":
-                found = [len(bare) > len(text) and bare.endswith(text) for bare in self.bare]
-            elif form == "prefix":
-                found = [len(bare) > len(text) and bare.startswith(text) for bare in self.bare]
-            else:
-                has = FORMS[form][1]
-                found = [has(piece) for piece in self.pieces]
-            self._tables[key] = np.array([*found, False], bool)
-        return self._tables[key]
+        if form in AFFIXES:
+            affixes = self.affixes(form, len(text))
+            return np.append(affixes.of == affixes.number.get(text, len(affixes.texts)), False)
+        if form not in self._tables:
+            has = FORMS[form][1]
+            self._tables[form] = np.array([*(has(piece) for piece in self.pieces), False], bool)
+        return self._tables[form]
+
+    def affixes(self, form: str, length: int) -> Affixes:
+        """The suffixes or prefixes of that length. A token that is no longer than that has none."""
+        if (form, length) not in self._affixes:
+            number: dict[str, int] = {}
+            part = slice(-length, None) if form == "suffix" else slice(length)
+            of = [number.setdefault(bare[part], len(number)) if len(bare) > length else -1 for bare in self.bare]
+            self._affixes[form, length] = Affixes(np.array(of, np.int64), list(number), number)
+        return self._affixes[form, length]
 
 
 def pieces(vocabulary: Vocabulary) -> list[str]:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from . import rules
 from .bits import best_set, saved, set_bits
 from .evidence import rounded
-from .lexicon import FORMS
+from .lexicon import AFFIXES, FORMS
 from .rules import Bools, Condition
 from .text import Ints, Text
 
@@ -47,6 +47,8 @@ TOPIC = 24
 """Words of a topic, at most."""
 TOPICS = (6, 12, 24)
 """Sizes of topics that are tried, the words that save most first."""
+AFFIX_LENGTHS, MOST_AFFIXES = (2, 3, 4), 6
+"""Letters of the suffixes and prefixes that are tried, and how many of each, the most frequent."""
 LEAST_NEAR = 0.1
 """The least cosine with a centroid that can be called near."""
 DECIDED = 0.4
@@ -250,17 +252,16 @@ def _forms(left: Residual, h: Ints, tokens: Ints) -> Iterator[tuple[dict[str, st
         table = lexicon.form(form)[:-1]
         if h[tokens][table[tokens]].sum() >= max(LEAST_HITS, total // 4):
             yield {"form": form}, table, FORM_BITS
-    for form in ("suffix", "prefix"):
-        common: dict[str, int] = {}
-        for token in tokens.tolist():
-            bare = lexicon.bare[token]
-            for length in (2, 3, 4):
-                if len(bare) > length:
-                    part = bare[-length:] if form == "suffix" else bare[:length]
-                    common[part] = common.get(part, 0) + int(h[token])
-        for part in sorted(common, key=lambda each: (-common[each], each))[:6]:
-            if common[part] >= max(LEAST_HITS, total // 8):
-                yield {"form": form, "text": part}, lexicon.form(form, part)[:-1], 2 + LETTER_BITS * len(part)
+    for form in AFFIXES:
+        common: list[tuple[int, str]] = []
+        for length in AFFIX_LENGTHS:
+            affixes = lexicon.affixes(form, length)
+            of = affixes.of[tokens]
+            counts = np.bincount(of[of >= 0], h[tokens][of >= 0])
+            often = np.flatnonzero(counts >= max(LEAST_HITS, total // 8))
+            common += [(-int(counts[number]), affixes.texts[number]) for number in often.tolist()]
+        for _, text in sorted(common)[:MOST_AFFIXES]:
+            yield {"form": form, "text": text}, lexicon.form(form, text)[:-1], 2 + LETTER_BITS * len(text)
 
 
 def _near_token(left: Residual, h: Ints, n: Ints) -> Iterator[tuple[Condition, float]]:
@@ -313,28 +314,33 @@ def _topic_first(left: Residual, hits: Ints) -> Iterator[tuple[Condition, float]
     h, n = _prefix_words(text, some), _background_words(left)
     scale = len(some) / max(1, len(hits))
     words = _topic(left, h / scale, n)
-    free, best = ~left.taken, None
+    if not words:
+        return
+    around = left.free(_sample(text))
+    each = len(text) / max(1, len(_sample(text)))
+    options = []
     for size in TOPICS:
         if len(words) < size and size > TOPICS[0]:
             break
         ids = words[:size]
-        counts = _counted(text, ids)
+        there, elsewhere = (text.before(ids, positions, nearest=0) for positions in (hits, around))
         cost = KIND_BITS + 2 + set_bits(len(ids), left.token_bits)
-        for least in (1, 2, 3, 4) if ids else ():
-            inside = (counts >= least) & free
-            bits = float(left.saved((inside & left.is_hit).sum(), inside.sum())) - cost
-            if best is None or bits > best[1]:
-                best = {"if": "topic", "ids": ids, "least": least}, bits
-    if best is not None:
-        yield best
+        for least in (1, 2, 3, 4):
+            inside = int((there >= least).sum())
+            bits = float(left.saved(inside, max(inside, each * (elsewhere >= least).sum()))) - cost
+            options.append((bits, {"if": "topic", "ids": ids, "least": least}, cost))
+    _, best, cost = max(options, key=lambda option: option[0])
+    matched = left.free(rules.where({"all": [best]}, text))
+    yield best, float(left.saved(left.is_hit[matched].sum(), len(matched))) - cost
 
 
-def _counted(text: Text, ids: list[int]) -> Ints:
-    """[positions] how many tokens of each prefix, its last included, are among `ids`."""
-    table = np.zeros(len(text.lexicon), bool)
-    table[ids] = True
-    total = np.append(0, np.cumsum(table[text.tokens]))
-    found: Ints = total[1:] - total[text.offsets[text.windows]]
+def _sample(text: Text) -> Ints:
+    """Random positions of a text, the same ones each time, that stand for all."""
+    known = text.cache.get("sample")
+    if known is None:
+        size = min(len(text), 4 * SAMPLE)
+        known = text.cache["sample"] = np.sort(np.random.default_rng(0).choice(len(text), size, replace=False))
+    found: Ints = known
     return found
 
 
@@ -348,10 +354,8 @@ def _background_words(left: Residual) -> npt.NDArray[np.float64]:
     text = left.text
     known = text.cache.get("background words")
     if known is None:
-        size = min(len(text), 4 * SAMPLE)
-        sample = np.sort(np.random.default_rng(0).choice(len(text), size, replace=False))
-        words = _prefix_words(text, sample).astype(np.float64)
-        known = text.cache["background words"] = (words + 0.5) * (len(text) / max(1, size))
+        words = _prefix_words(text, _sample(text)).astype(np.float64)
+        known = text.cache["background words"] = (words + 0.5) * (len(text) / max(1, len(_sample(text))))
     found: npt.NDArray[np.float64] = known
     return found
 
