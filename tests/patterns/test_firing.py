@@ -10,7 +10,7 @@ from small import scanned
 import keyhole
 from keyhole.models.model import Model
 from keyhole.patterns import firing
-from keyhole.patterns.keys import SHOULDER, fires
+from keyhole.patterns.keys import SHOULDER
 from keyhole.patterns.lexicon import Lexicon
 from keyhole.patterns.text import Text
 
@@ -65,13 +65,16 @@ def test_the_largest_coefficients_are_kept(
             pairs = firing.read(run, "test", layer, side)
             for number, cell in enumerate(cells.tolist()):
                 m = side * x[:, run.cells.place(layer, cell)]
-                positions, values = pairs.of(number)[:2]
+                inside = slice(*pairs.offsets[number : number + 2])
+                positions, values = pairs.positions[inside], pairs.values[inside]
+                assert (values > pairs.least[number]).all()
+                assert set(np.flatnonzero(m > pairs.least[number] + 1e-4).tolist()) <= set(positions.tolist())
                 assert len(np.unique(positions)) == len(positions)
                 assert (values > 0).all()
                 np.testing.assert_allclose(values, m[positions], rtol=1e-3, atol=1e-5)
                 largest = np.flatnonzero(m > max(np.sort(m)[::-1][round(SHOULDER * len(m))], 1e-6))
                 assert set(largest.tolist()) <= set(positions.tolist())
-                fired = fires(*pairs.of(number), len(text)).fired
+                fired = pairs.fires(number, len(text)).fired
                 most = np.sort(m)[::-1][round(0.001 * len(m))]
                 np.testing.assert_array_equal(fired, np.flatnonzero(m > max(most, 0)))
     assert not [file for file in run.path.glob("patterns_fired_*") if "_other_" in file.name and not run.gated]

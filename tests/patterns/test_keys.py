@@ -63,6 +63,19 @@ def test_a_key_fires_above_its_percentile_and_is_graded_below(sparse: float, tie
         assert len(found.fired) == round(FIRES * LENGTH)
 
 
+def test_grades_begin_at_what_was_kept_if_that_is_too_little() -> None:
+    """As if the pass had kept too few: the same firing positions, and lower grades than if nothing were below."""
+    values = np.random.default_rng(3).exponential(1, LENGTH)
+    high, least = np.sort(values)[::-1][[round(FIRES * LENGTH), round(SHOULDER * LENGTH / 2)]]
+    positions = np.flatnonzero(values > least)
+    found = fires(positions, values[positions], LENGTH, float(least))
+    np.testing.assert_array_equal(found.positions, positions)
+    np.testing.assert_array_equal(found.fired, np.flatnonzero(values > high))
+    below = values[positions] <= high
+    expected = ((values[positions][below] - least) / (high - least)) ** STEEP
+    np.testing.assert_allclose(found.grades[below], np.minimum(expected, 0.999**STEEP), atol=1e-6)
+
+
 def test_a_key_whose_largest_coefficients_are_all_equal_fires_nowhere() -> None:
     """Strictly above the percentile; at which of equal ones it fires cannot be said."""
     values = np.where(np.arange(LENGTH) % 50 == 0, 2.0, 0.0)

@@ -51,13 +51,14 @@ LOOKUPS = {"last_token": "the last token", "bigram": "the last two tokens"}
 """What rules are compared with in every third of the layers, as `over_NAME_PART`."""
 MEASURES = {
     "auprc": ("AUPRC", METHODS),
-    "auprc_99": ("AUPRC for the 99th percentile", ("rules", "last_token", "bigram", "permuted")),
-    "f1": ("F1 at the method's own threshold", ("rules", "last_token", "bigram", "permuted")),
-    "pearson": ("correlation with the coefficient", ("rules", "last_token", "bigram", "permuted")),
+    "auprc_99": ("AUPRC for the 99th percentile", ("rules", "list", "last_token", "bigram", "permuted")),
+    "f1": ("F1 at the method's own threshold", ("rules", "list", "permuted")),
+    "pearson": ("correlation with the coefficient", ("rules", "list", "last_token", "bigram", "permuted")),
 }
 """The scores that have columns, each with its name and the methods that it is shown of."""
 SCORED_BY = {
     "rules": "the key's rules",
+    "list": "the key's patterns alone, without evidence: the share of firing positions of the first one that matches",
     "last_token": "the mean coefficient given the last token",
     "bigram": "the mean coefficient given the last two tokens, with back-off to the last",
     "neighbour": "the nearest neighbours in the embedding of the last tokens",
@@ -383,6 +384,7 @@ ANALYSIS = Analysis(
                 "AUPRC",
                 [Series("rules", "auprc", band=("auprc_lo", "auprc_hi"))],
                 [
+                    Baseline("patterns without evidence", "list_auprc", "blue"),
                     Baseline("last-token lookup", "last_token_auprc", "orange"),
                     Baseline("bigram lookup", "bigram_auprc", "red"),
                     Baseline("nearest neighbours", "neighbour_auprc", "green"),

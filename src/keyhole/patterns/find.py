@@ -55,6 +55,8 @@ TOKENS, TOKENS_OF_ALL = 1 << 20, 1 << 18
 """Tokens of the scanned text that rules are found in, if nothing else is said: for some keys per layer, and for all."""
 HELD_OUT = 1 << 19
 """Tokens of held-out text that they are scored on, at most."""
+CONTROL_TOKENS = 1 << 18
+"""Tokens of that text, at most, that the rules of the control are found in. More cannot help them: they are another model's."""
 NULLS = 150
 """Dealt-out searches per layer: at least this many, and one per key if baselines are scored or not all keys are looked at."""
 POOL = 50
@@ -273,7 +275,7 @@ class _Search:
             if learned is not None:
                 learned.restore(lambda name: layout.load_array(run.path, f"{prefix}_{name}"))
             return
-        save_text(run, text)
+        save_text(run, text, REAL)
         also = None if learned is None else learned.take
         gather(
             run,
@@ -324,8 +326,8 @@ class _Search:
         if self.settings.cells == ALL and not self.settings.baselines:
             some = np.random.default_rng((seed, layer)).permutation(len(firing))[:NULLS]
             dealt = [firing[i] for i in np.sort(some)]
-        for again in range(1, -(-NULLS // max(1, len(firing)))):
-            dealt += [job._replace(seed=seed + again) for job in firing]
+        for again in range(len(firing), NULLS if firing else 0):
+            dealt.append(firing[again % len(firing)]._replace(seed=seed + again // len(firing)))
         penalties = [penalty(needed.get((job.cell, job.side), ())) for job in jobs]
         advance = self._progress(f"layer {layer}", 2 * len(jobs) + 2 * len(dealt))
         found = pool.search(jobs, penalties, advance)
@@ -375,8 +377,10 @@ class _Search:
                 control="random",
                 control_seed=seed,
             )
-            advance = self._progress("coefficients with random weights", len(text))
-            gather(run, control, text, self.cells, RANDOM, sides=self.sides, seed=seed, advance=advance)
+            part = text.beginning(CONTROL_TOKENS)
+            save_text(run, part, RANDOM)
+            advance = self._progress("coefficients with random weights", len(part))
+            gather(run, control, part, self.cells, RANDOM, sides=self.sides, seed=seed, advance=advance)
             del control
             self._note("control gathered")
         advance = self._progress("rules with random weights", 2 * sum(map(len, self.cells.values())) * len(self.sides))

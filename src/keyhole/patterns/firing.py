@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ..store import layout
 from ..store.run import Run
-from .keys import SHOULDER
+from .keys import SHOULDER, Fires, fires
 from .passing import Take, observe
 from .text import Text
 
@@ -40,11 +40,13 @@ class Pairs(NamedTuple):
     positions: npt.NDArray[np.int32]
     values: npt.NDArray[np.float32]
     """coefficients, of the other side with their sign turned: above 0"""
+    least: npt.NDArray[np.float32]
+    """[cells] what they are above"""
 
-    def of(self, number: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-        """Positions and values of a cell, in any order."""
+    def fires(self, number: int, length: int) -> Fires:
+        """Where a cell fires in the text, which has `length` positions."""
         begin, end = self.offsets[number : number + 2]
-        return self.positions[begin:end], self.values[begin:end]
+        return fires(self.positions[begin:end], self.values[begin:end], length, float(self.least[number]))
 
 
 def gather(
@@ -81,7 +83,8 @@ def gather(
         parts.clear()
         order = np.argsort(columns, kind="stable")
         offsets = np.searchsorted(columns[order], np.arange(len(cells[layer]) + 1))
-        for name, array in (("offsets", offsets), ("positions", positions[order]), ("values", values[order])):
+        pairs = Pairs(offsets, positions[order], values[order], least[layer, side].cpu().numpy())
+        for name, array in pairs._asdict().items():
             layout.save_array(run.path, _name(what, layer, side, name), array)
 
 

@@ -26,9 +26,10 @@ LEAST_FIRES = 10
 """A key that fires at fewer positions is not looked at."""
 LEAST_TRIGGERS = 3
 """A pattern recurs in at least this many triggers, as in the paper."""
-FOLDS = 4
-"""The threshold is chosen on windows that the evidence was not fitted to: one in this many is left out, each once. If few weights
-are kept, because there are many keys, only one part is left out, and the evidence of the others is kept as it is."""
+FOLDS, ENOUGH = 4, 1000
+"""The threshold is chosen on windows that the evidence was not fitted to: one in the first number is left out, each once. If the key
+fires at the second number of positions, one part of them is enough. If few weights are kept, because there are many keys, only one
+part is left out too, and the evidence of the others is kept as it is."""
 Floats = npt.NDArray[np.float64]
 
 
@@ -55,14 +56,15 @@ class Rule(NamedTuple):
     hits: int
 
 
-def fires(positions: npt.NDArray[Any], values: npt.NDArray[Any], length: int) -> Fires:
-    """From the positions with the largest coefficients of a key, of a text of `length` positions: above 0, in any order, and all
-    of those in the largest `SHOULDER`."""
+def fires(positions: npt.NDArray[Any], values: npt.NDArray[Any], length: int, least: float = 0.0) -> Fires:
+    """From the positions with the largest coefficients of a key, of a text of `length` positions: all above `least`, in any order.
+    These are the largest `SHOULDER` and more, or fewer if the key is silent elsewhere (then `least` is 0) or if `least` was too
+    high: grades then begin there."""
     order = np.argsort(-values, kind="stable")
     positions, values = positions[order], values[order].astype(np.float64)
     most, shoulder = (round(length * share) for share in (FIRES, SHOULDER))
     threshold = 0.0 if len(values) <= most else float(values[most])
-    low = float(values[shoulder]) if len(values) > shoulder else 0.0
+    low = float(values[shoulder]) if len(values) > shoulder else least
     kept = values > min(low, threshold)
     positions, values = positions[kept], values[kept]
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -180,14 +182,15 @@ def _armed(
         return strength.fit(text, every[rows], grades[rows], number[rows], len(patterns), random, kept)
 
     parts, scores, hits, total = text.windows[every] % FOLDS, [], [], 0
-    folds = range(FOLDS if kept == strength.KEPT else 1)
+    quick = kept != strength.KEPT
+    folds = range(1 if quick or len(there.fired) >= ENOUGH else FOLDS)
     for fold in folds:
         test = parts == fold
         evidence, amounts = fitted(~test)
         scores.append(rules.score(evidence, text, every[test], np.array([*amounts, 0.0], np.float32)[number[test]]))
         hits.append(grades[test] >= 1)
         total += int((text.windows[there.fired] % FOLDS == fold).sum())
-    if len(folds) > 1:
+    if not quick:
         evidence, amounts = fitted(np.ones(len(every), bool))
     return evidence, amounts, best_threshold(np.concatenate(scores), np.concatenate(hits), total)
 

@@ -273,7 +273,7 @@ class _Scoring:
     def _one_key(self, layer: int, number: int, seen: Observed, said: _Said) -> Key:
         key = self.keys[layer][number]
         own = said.fired(number)
-        mine, ranked = seen.matched(own, key.threshold)
+        mine, ranked = seen.matched(_matches(own), key.threshold)
         if ranked is not None and mine.auprc is not None:
             interval = jackknife(mine.auprc, ranked.replicates)
             mine = msgspec.structs.replace(mine, lo=interval.lo, hi=interval.hi)
@@ -286,20 +286,21 @@ class _Scoring:
                 without = rule.replicates - found[1].replicates
                 self.differences.setdefault(method, []).append((layer, values[0] - values[1], without))
 
+        add("list", seen.matched(_by_list(key, own), 0.0))
         column = said.column(key.cell)
         if column is not None:
             for name in LOOKUPS:
                 add(name, seen.looked_up(self.lookups[name], key.side * said.lookup(name)[:, column]))
-            add("neighbour", *self._neighbour(seen, key.side * said.neighbour[:, column], own))
+            add("neighbour", *self._neighbour(seen, key.side * said.neighbour[:, column], _matches(own)))
         if len(self.keys[layer]) > 1:
             other = (number + self.shifts[layer]) % len(self.keys[layer])
-            add("other", seen.matched(said.fired(other), self.keys[layer][other].threshold))
+            add("other", seen.matched(_matches(said.fired(other)), self.keys[layer][other].threshold))
         for method, rivals in self.rivals.items():
             if layer in rivals:
                 rival = rivals[layer][number]
-                add(method, seen.matched(Matches(*rules.fire(rival, self.text)[:2]), rival.threshold))
+                add(method, seen.matched(_matches(rules.fire(rival, self.text)), rival.threshold))
         patterns = tuple(
-            seen.alone(pattern, Matches(*rules.alone(key, i, self.text)[:2])) for i, pattern in enumerate(key.patterns)
+            seen.alone(pattern, _matches(rules.alone(key, i, self.text))) for i, pattern in enumerate(key.patterns)
         )
         return msgspec.structs.replace(key, scores=scores, patterns=patterns)
 
@@ -357,14 +358,14 @@ class _Said:
 
     def __init__(self, scoring: _Scoring, layer: int) -> None:
         self.scoring, self.layer = scoring, layer
-        self._fired: dict[int, Matches] = {}
+        self._fired: dict[int, rules.Fired] = {}
         self._lookups: dict[Lookup, npt.NDArray[np.float32]] = {}
         self._neighbour: npt.NDArray[np.float32] | None = None
 
-    def fired(self, number: int) -> Matches:
+    def fired(self, number: int) -> rules.Fired:
         """Where the rules of a key match."""
         if number not in self._fired:
-            self._fired[number] = Matches(*rules.fire(self.scoring.keys[self.layer][number], self.scoring.text)[:2])
+            self._fired[number] = rules.fire(self.scoring.keys[self.layer][number], self.scoring.text)
         return self._fired[number]
 
     def column(self, cell: int) -> int | None:
@@ -386,6 +387,17 @@ class _Said:
         if self._neighbour is None:
             self._neighbour = self.scoring.learned.neighbour(self.layer)
         return self._neighbour
+
+
+def _matches(fired: rules.Fired) -> Matches:
+    return Matches(fired.positions, fired.scores)
+
+
+def _by_list(key: Key, fired: rules.Fired) -> Matches:
+    """What the patterns say without evidence: a position has the share of firing positions of the first one that matches."""
+    shares = np.array([each.hits / max(1, each.matches) for each in key.patterns])
+    inside = fired.pattern >= 0
+    return Matches(fired.positions[inside], shares[fired.pattern[inside]])
 
 
 def observed(x: torch.Tensor, columns: Ints, sides: Sequence[int], groups: Groups) -> list[Observed]:

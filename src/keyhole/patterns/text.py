@@ -84,6 +84,12 @@ class Text:
         """[tokens of the lexicon] how often each token occurs"""
         return np.bincount(self.tokens, minlength=len(self.lexicon))
 
+    def beginning(self, most: int) -> Text:
+        """Its first windows, as many as have at most `most` positions together, and at least one."""
+        windows = max(1, int(np.searchsorted(self.offsets, most, "right")) - 1)
+        offsets = self.offsets[: windows + 1]
+        return Text(self.tokens[: offsets[-1]], offsets, self.documents[:windows], self.lexicon)
+
     @staticmethod
     def of(windows: list[Any], documents: Any, lexicon: Lexicon) -> Text:
         """From windows of token ids, and the document of each."""

@@ -19,13 +19,14 @@ from ..store.annotations import READ
 from ..store.patterns import Key
 from ..store.run import Run
 from . import firing
-from .keys import Fires, Rule, Triggers, find_rules, fires, make_key
+from .keys import Fires, Rule, Triggers, find_rules, make_key
 from .lexicon import Lexicon
 from .text import Text
 
 REAL, RANDOM = "real", "random"
 """Whose coefficients were gathered: the model's, or those of the control with random weights."""
-TEXT = f"{layout.PATTERNS_FIRED}_text"
+TEXT = ("tokens", "offsets", "documents")
+"""The arrays of a text."""
 CHUNK = 4
 """Keys that a process is given together."""
 
@@ -58,14 +59,18 @@ class Desk:
 
     def __init__(self, path: str) -> None:
         self.run = Run(path)
+        self._texts: dict[str, Text] = {}
 
     @cached_property
-    def text(self) -> Text:
+    def lexicon(self) -> Lexicon:
+        return Lexicon.of(self.run)
+
+    def text(self, what: str) -> Text:
         """The text that rules are found in."""
-        tokens, offsets, documents = (
-            layout.load_array(self.run.path, f"{TEXT}_{name}") for name in ("tokens", "offsets", "documents")
-        )
-        return Text(np.array(tokens), np.array(offsets), np.array(documents), Lexicon.of(self.run))
+        if what not in self._texts:
+            arrays = (layout.load_array(self.run.path, _name(what, name)) for name in TEXT)
+            self._texts[what] = Text(*(np.array(array) for array in arrays), self.lexicon)
+        return self._texts[what]
 
     def pairs(self, what: str, layer: int, side: int) -> firing.Pairs:
         if self.__dict__.get("_pairs_of") != (what, layer, side):
@@ -77,17 +82,18 @@ class Desk:
         pairs = self.pairs(job.what, job.layer, job.side)
         if job.dealt:
             return self._dealt(pairs, job)
-        return fires(*pairs.of(job.number), len(self.text))
+        return pairs.fires(job.number, len(self.text(job.what)))
 
     def _dealt(self, pairs: firing.Pairs, job: Job) -> Fires:
         """As many positions as the key has, drawn from all keys of the layer, each with its grade there."""
+        length = len(self.text(job.what))
         if "_pool" not in self.__dict__:
-            every = [fires(*pairs.of(number), len(self.text)) for number in range(len(pairs.offsets) - 1)]
+            every = [pairs.fires(number, length) for number in range(len(pairs.offsets) - 1)]
             self._pool = tuple(
                 np.concatenate(each) for each in zip(*((e.positions, e.grades) for e in every), strict=True)
             )
         positions, grades = self._pool
-        own = fires(*pairs.of(job.number), len(self.text))
+        own = pairs.fires(job.number, length)
         if not len(positions):
             return own
         random = np.random.default_rng((job.seed, job.layer, job.number, job.side > 0))
@@ -113,19 +119,20 @@ class Desk:
         ):
             if unit >= 0:
                 windows.append(run.unit_tokens(unit)[run.window_start(position) : position + 1])
-        return Triggers(Text.of(windows, np.zeros(len(windows)), self.text.lexicon))
+        return Triggers(Text.of(windows, np.zeros(len(windows)), self.lexicon))
 
     def search(self, job: Job, penalties: Sequence[float]) -> list[Rule]:
-        return find_rules(self.text, self.fires(job), seed=job.seed, penalties=penalties)
+        return find_rules(self.text(job.what), self.fires(job), seed=job.seed, penalties=penalties)
 
     def make(self, order: Order) -> Key:
         job = order.job
-        there = self.fires(job)
-        triggers = self._own(there) if job.dealt or job.what != REAL else self.triggers(job.layer, job.cell, job.side)
+        there, text = self.fires(job), self.text(job.what)
+        own = job.dealt or job.what != REAL
+        triggers = _some(text, there) if own else self.triggers(job.layer, job.cell, job.side)
         return make_key(
             job.cell,
             job.side,
-            self.text,
+            text,
             there,
             order.found,
             triggers,
@@ -134,16 +141,22 @@ class Desk:
             kept=order.kept,
         )
 
-    def _own(self, there: Fires) -> Triggers:
-        """Firing positions in place of triggers, for keys whose triggers no scan has."""
-        ends = there.fired[:READ]
-        windows = [self.text.tokens[begin : end + 1] for begin, end in zip(self.text.starts(ends), ends, strict=True)]
-        return Triggers(Text.of(windows, np.zeros(len(windows)), self.text.lexicon))
+
+def _some(text: Text, there: Fires) -> Triggers:
+    """Firing positions in place of triggers, for keys whose triggers no scan has."""
+    ends = there.fired[:READ]
+    windows = [text.tokens[begin : end + 1] for begin, end in zip(text.starts(ends), ends, strict=True)]
+    return Triggers(Text.of(windows, np.zeros(len(windows)), text.lexicon))
 
 
-def save_text(run: Run, text: Text) -> None:
-    for name in ("tokens", "offsets", "documents"):
-        layout.save_array(run.path, f"{TEXT}_{name}", getattr(text, name))
+def save_text(run: Run, text: Text, what: str) -> None:
+    """Keep a text for the processes that search in it."""
+    for name in TEXT:
+        layout.save_array(run.path, _name(what, name), getattr(text, name))
+
+
+def _name(what: str, name: str) -> str:
+    return f"{layout.PATTERNS_FIRED}_text_{what}_{name}"
 
 
 # Processes

@@ -21,8 +21,8 @@ from .run import Run
 
 Kind = Literal["shallow", "semantic"]
 KeyKind = Literal["none", "shallow", "semantic", "both"]
-METHODS = ("rules", "last_token", "bigram", "neighbour", "other", "permuted", "random")
-"""What predicts where a key fires: its rules, and the baselines. `other`: another key's rules; `permuted`: rules found for
+METHODS = ("rules", "list", "last_token", "bigram", "neighbour", "other", "permuted", "random")
+"""What predicts where a key fires: its rules, and the baselines. `list`: its patterns alone, without evidence; `other`: another key's rules; `permuted`: rules found for
 triggers that were dealt out over the layer's keys; `random`: rules found for the same key of the model with random weights."""
 LARGEST_FILE = 1 << 30
 _Record = TypeVar("_Record")

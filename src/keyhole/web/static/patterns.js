@@ -40,7 +40,11 @@ const MEANING = {
     "mean change of the log-probability of that next token when the cell is switched off, at matches where it is promoted",
   ],
   needs: ["needs", "mean relative change of the coefficient, over the triggers, if this one token is dropped"],
-  rules: ["its patterns", "the key’s patterns together, in their order"],
+  rules: ["its rules", "the key’s patterns together with the weights of the last tokens"],
+  list: [
+    "its patterns alone",
+    "the key’s patterns without the weights of the last tokens: a position has the share of firing positions of the first pattern that matches it",
+  ],
   last_token: ["last-token lookup", "baseline: the mean coefficient given the last token, learned on the same text"],
   bigram: [
     "bigram lookup",
@@ -51,7 +55,7 @@ const MEANING = {
   permuted: ["permuted", "baseline: rules found for triggers that were dealt out over the layer’s keys"],
   random: ["random weights", "baseline: rules found for the same key of the model with random weights"],
 };
-const METHODS = ["rules", "last_token", "bigram", "neighbour", "other", "permuted", "random"];
+const METHODS = ["rules", "list", "last_token", "bigram", "neighbour", "other", "permuted", "random"];
 
 // The patterns of a cell
 
@@ -189,7 +193,7 @@ function scores(key) {
   return h(
     "table",
     { class: "scores" },
-    h("caption", {}, "How well its patterns tell where it fires"),
+    h("caption", {}, "How well its rules tell where it fires"),
     h(
       "thead",
       {},
