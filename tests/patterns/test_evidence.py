@@ -9,6 +9,7 @@ import pytest
 
 from keyhole.patterns import evidence, rules
 from keyhole.patterns.lexicon import Lexicon
+from keyhole.patterns.scores import average_precision
 from keyhole.patterns.text import Text
 
 TOKENS = 60
@@ -29,7 +30,7 @@ def fired(seed: int) -> tuple[Text, np.ndarray, np.ndarray]:
     positions = text.where_any(list(SHARES))
     share = np.array([SHARES[token] for token in text.tokens[positions].tolist()])
     share = np.where(text.token(positions, 1) < 15, share / 4, share)
-    return text, positions, (random.random(len(positions)) < share).astype(float)
+    return text, positions, (random.random(len(positions)) < share).astype(np.int8)
 
 
 def weights(found: dict[str, Any], back: int) -> dict[int, float]:
@@ -37,7 +38,7 @@ def weights(found: dict[str, Any], back: int) -> dict[int, float]:
         (
             dict(zip(each["ids"], each["weights"], strict=True))
             for each in found["more"]
-            if each["back"] == back and "ids" in each
+            if each.get("back") == back and "ids" in each
         ),
         {},
     )
@@ -51,7 +52,7 @@ def cost(p: Any, y: np.ndarray) -> float:
 @pytest.mark.parametrize("seed", range(3))
 def test_strong_tokens_weigh_more_than_weak_ones(seed: int) -> None:
     text, positions, y = fired(seed)
-    found, amounts = evidence.fit(text, positions, y, np.full(len(y), -1), 0, np.random.default_rng(0))
+    found, amounts = evidence.fit(text, positions, y, np.full(len(y), -1), 0, np.random.default_rng(0), firing=0)
     assert amounts == []
     last, before = weights(found, 0), weights(found, 1)
     strong, weak, never = ([last.get(token, 0.0) for token in each] for each in (STRONG, WEAK, NEVER))
@@ -65,7 +66,7 @@ def test_strong_tokens_weigh_more_than_weak_ones(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_scores_are_better_than_a_constant_on_other_windows(seed: int) -> None:
     text, positions, y = fired(seed)
-    found, _ = evidence.fit(text, positions, y, np.full(len(y), -1), 0, np.random.default_rng(0))
+    found, _ = evidence.fit(text, positions, y, np.full(len(y), -1), 0, np.random.default_rng(0), firing=0)
     other, there, fires = fired(seed + 100)
     scores = rules.score(found, other, there, np.zeros(len(there), np.float32))
     constant, tokens = cost(fires.mean(), fires), np.array([SHARES[token] for token in other.tokens[there].tolist()])
@@ -79,16 +80,54 @@ def test_a_pattern_adds_its_amount() -> None:
     random = np.random.default_rng(4)
     text, positions, _ = fired(4)
     pattern = random.integers(-1, 2, len(positions))
-    y = (random.random(len(positions)) < np.array([0.7, 0.05, 0.2])[pattern]).astype(float)
-    _, (often, rarely) = evidence.fit(text, positions, y, pattern, 2, random)
+    y = (random.random(len(positions)) < np.array([0.7, 0.05, 0.2])[pattern]).astype(np.int8)
+    _, (often, rarely) = evidence.fit(text, positions, y, pattern, 2, random, firing=0)
     assert often > 1
     assert rarely < -0.5
+
+
+def test_the_place_in_the_window_has_a_weight() -> None:
+    """A key that fires at the first two tokens of a window, whatever they are."""
+    random = np.random.default_rng(5)
+    text, positions, _ = fired(5)
+    y = (random.random(len(positions)) < np.where(text.places[positions] < 2, 0.6, 0.05)).astype(np.int8)
+    found, _ = evidence.fit(text, positions, y, np.full(len(y), -1), 0, random, firing=0)
+    (places,) = (each["places"] for each in found["more"] if "places" in each)
+    assert min(places[:2]) > max(places[2:]) + 1.5
+    scores = rules.score(found, text, positions, np.zeros(len(positions), np.float32))
+    assert scores[text.places[positions] == 1].mean() == pytest.approx(0.6, abs=0.05)
+    assert scores[text.places[positions] > 8].mean() == pytest.approx(0.05, abs=0.02)
+
+
+def test_levels_share_weights_and_the_score_is_that_of_the_firing_one() -> None:
+    """A coefficient that depends on the last token, and noise. The higher of two levels is rare; how often each token is in the
+    lower one tells which tokens are in the higher one."""
+    random = np.random.default_rng(7)
+    strength = random.normal(0, 1.5, TOKENS)
+
+    def levels(seed: int) -> tuple[Text, np.ndarray]:
+        text = fired(seed)[0]
+        m = strength[text.tokens] + np.random.default_rng(seed).logistic(size=len(text))
+        return text, ((m > 2).astype(np.int8) + (m > 6)).astype(np.int8)
+
+    text, y = levels(7)
+    other, true = levels(107)
+    every, none = np.arange(len(text)), np.full(len(text), -1)
+    both, _ = evidence.fit(text, every, y, none, 0, random, firing=1)
+    alone, _ = evidence.fit(text, every, (y > 1).astype(np.int8), none, 0, random, firing=0)
+    score = {
+        name: rules.score(found, other, np.arange(len(other)), np.zeros(len(other), np.float32))
+        for name, found in (("both", both), ("alone", alone))
+    }
+    assert score["both"].mean() == pytest.approx((true > 1).mean(), rel=0.2)
+    assert cost(score["both"], true > 1) < cost(score["alone"], true > 1)
+    assert average_precision(score["both"], true > 1) > average_precision(score["alone"], true > 1)
 
 
 def test_a_part_of_the_misses_stands_for_the_others() -> None:
     """The estimate is of the same size as with all of them."""
     text, positions, y = fired(6)
-    few, _ = evidence.fit(text, positions, y, np.full(len(y), -1), 0, np.random.default_rng(0), kept=8)
+    few, _ = evidence.fit(text, positions, y, np.full(len(y), -1), 0, np.random.default_rng(0), firing=0, kept=8)
     scores = rules.score(few, text, positions, np.zeros(len(positions), np.float32))
     assert (y == 0).sum() > 8 * evidence.MISSES
     assert scores.mean() == pytest.approx(y.mean(), abs=0.03)
@@ -98,14 +137,15 @@ def test_a_part_of_the_misses_stands_for_the_others() -> None:
 
 def test_a_last_token_is_reached_if_the_key_leans_to_it() -> None:
     text, positions, y = fired(8)
-    assert set(STRONG + WEAK) <= set(evidence.reach(text, positions, y).tolist())
-    assert not set(NEVER) & set(evidence.reach(text, positions, y).tolist())
-    assert evidence.reach(text, positions[:0], y[:0]).tolist() == []
+    reached = evidence.reach(text, positions[y > 0]).tolist()
+    assert set(STRONG + WEAK) <= set(reached)
+    assert not set(NEVER) & set(reached)
+    assert evidence.reach(text, positions[:0]).tolist() == []
 
 
 def test_nothing_to_fit_is_no_evidence() -> None:
     text, positions, y = fired(9)
-    found, amounts = evidence.fit(text, positions[:0], y[:0], positions[:0], 2, np.random.default_rng(0))
+    found, amounts = evidence.fit(text, positions[:0], y[:0], positions[:0], 2, np.random.default_rng(0), firing=0)
     assert (found["more"], amounts) == ([], [0.0, 0.0])
 
 

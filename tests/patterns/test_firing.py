@@ -10,7 +10,7 @@ from small import scanned
 import keyhole
 from keyhole.models.model import Model
 from keyhole.patterns import firing
-from keyhole.patterns.keys import SHOULDER
+from keyhole.patterns.keys import LEVELS
 from keyhole.patterns.lexicon import Lexicon
 from keyhole.patterns.text import Text
 
@@ -45,7 +45,7 @@ def test_the_largest_coefficients_are_kept(
     """All of the largest 1 %, of each side of a gated key, with their positions; whatever the first look was at."""
     run, model = opened
     monkeypatch.setattr(firing, "PILOT", pilot)
-    monkeypatch.setattr(firing, "MARGIN", 3.0)  # so few positions need a wider one
+    monkeypatch.setattr(firing, "MARGIN", 6.0)  # so few positions need a wider one
     text = a_text(0)
     x = coefficients(run, model, text)
     sides = (1, -1) if run.gated else (1,)
@@ -72,7 +72,7 @@ def test_the_largest_coefficients_are_kept(
                 assert len(np.unique(positions)) == len(positions)
                 assert (values > 0).all()
                 np.testing.assert_allclose(values, m[positions], rtol=1e-3, atol=1e-5)
-                largest = np.flatnonzero(m > max(np.sort(m)[::-1][round(SHOULDER * len(m))], 1e-6))
+                largest = np.flatnonzero(m > max(np.sort(m)[::-1][round(LEVELS[0] * len(m))], 1e-6))
                 assert set(largest.tolist()) <= set(positions.tolist())
                 fired = pairs.fires(number, len(text)).fired
                 most = np.sort(m)[::-1][round(0.001 * len(m))]

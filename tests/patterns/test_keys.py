@@ -7,9 +7,8 @@ import pytest
 
 from keyhole.patterns import rules
 from keyhole.patterns.keys import (
-    FIRES,
-    SHOULDER,
-    STEEP,
+    FIRING,
+    LEVELS,
     Fires,
     Rule,
     Triggers,
@@ -33,47 +32,39 @@ def above(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return positions.astype(np.int32), values[positions].astype(np.float32)
 
 
-def graded(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Positions and grades from the definition, over the coefficients at all positions."""
-    ranked = np.sort(np.maximum(values, 0))[::-1]
-    high, low = ranked[round(FIRES * len(values))], ranked[round(SHOULDER * len(values))]
-    grades = np.zeros(len(values))
-    for at, value in enumerate(values.tolist()):
-        if value > high:
-            grades[at] = 1
-        elif value > low:
-            grades[at] = min((value - low) / (high - low), 0.999) ** STEEP
-    kept = np.flatnonzero((values > low) & (values > 0))
-    return kept, grades[kept]
+def levels(values: np.ndarray, least: float = 0.0) -> np.ndarray:
+    """[positions] from the definition, over the coefficients at all positions: how many levels each is in."""
+    ranked = np.sort(np.maximum(values, least))[::-1]
+    bars = [ranked[round(share * len(values))] for share in LEVELS]
+    return np.array([sum(value > bar for bar in bars) for value in values.tolist()])
 
 
-@pytest.mark.parametrize("sparse", [1.0, 0.5, 0.005, 0.0009, 0.0])
+@pytest.mark.parametrize("sparse", [1.0, 0.5, 0.003, 0.0009, 0.0])
 @pytest.mark.parametrize("ties", [False, True])
-def test_a_key_fires_above_its_percentile_and_is_graded_below(sparse: float, ties: bool) -> None:
+def test_a_key_fires_above_its_percentile_and_other_levels_grade_it(sparse: float, ties: bool) -> None:
     random = np.random.default_rng(0)
     values = np.where(random.random(LENGTH) < sparse, random.exponential(1, LENGTH), -1).astype(np.float32)
     values = np.round(values) if ties else values
-    found = fires(*above(values), LENGTH)
-    positions, grades = graded(values.astype(np.float64))
-    np.testing.assert_array_equal(found.positions, positions)
-    np.testing.assert_allclose(found.grades, grades, atol=1e-6)
-    assert len(found.fired) <= round(FIRES * LENGTH)
-    np.testing.assert_array_equal(found.fired, positions[grades == 1])
+    found, true = fires(*above(values), LENGTH), levels(values.astype(np.float64))
+    np.testing.assert_array_equal(found.positions, np.flatnonzero(true))
+    np.testing.assert_array_equal(found.levels, true[true > 0])
+    np.testing.assert_array_equal(found.fired, np.flatnonzero(true > FIRING))
+    assert len(found.fired) <= round(LEVELS[FIRING] * LENGTH)
     if not ties and sparse > 0.01:
-        assert len(found.fired) == round(FIRES * LENGTH)
+        assert np.bincount(true)[1:].tolist() == [
+            round(a * LENGTH) - round(b * LENGTH) for a, b in zip(LEVELS, (*LEVELS[1:], 0), strict=True)
+        ]
 
 
-def test_grades_begin_at_what_was_kept_if_that_is_too_little() -> None:
-    """As if the pass had kept too few: the same firing positions, and lower grades than if nothing were below."""
+def test_what_was_kept_is_the_lowest_level_if_it_is_too_little() -> None:
+    """As if the pass had kept too few: the same firing positions, and no others in the lowest level."""
     values = np.random.default_rng(3).exponential(1, LENGTH)
-    high, least = np.sort(values)[::-1][[round(FIRES * LENGTH), round(SHOULDER * LENGTH / 2)]]
+    least = float(np.sort(values)[::-1][round(LEVELS[0] * LENGTH / 2)])
     positions = np.flatnonzero(values > least)
-    found = fires(positions, values[positions], LENGTH, float(least))
+    found = fires(positions, values[positions], LENGTH, least)
     np.testing.assert_array_equal(found.positions, positions)
-    np.testing.assert_array_equal(found.fired, np.flatnonzero(values > high))
-    below = values[positions] <= high
-    expected = ((values[positions][below] - least) / (high - least)) ** STEEP
-    np.testing.assert_allclose(found.grades[below], np.minimum(expected, 0.999**STEEP), atol=1e-6)
+    np.testing.assert_array_equal(found.levels, levels(values, least)[positions])
+    np.testing.assert_array_equal(found.fired, np.flatnonzero(levels(values) > FIRING))
 
 
 def test_a_key_whose_largest_coefficients_are_all_equal_fires_nowhere() -> None:
@@ -136,7 +127,7 @@ def test_a_key_is_made_of_its_rules() -> None:
     """It fires after 5 if the last token is 7, now and then elsewhere."""
     text = a_text()
     true = rules.where({"all": [{"if": "token", "back": 0, "ids": [7]}, {"if": "token", "back": 1, "ids": [5]}]}, text)
-    there = Fires(true, np.ones(len(true)))
+    there = Fires(true, np.full(len(true), FIRING + 1))
     found = find_rules(text, there, seed=0)
     assert [each["if"] for each in found[0].conditions] == ["token", "token"]
     assert {(each["back"], tuple(each["ids"])) for each in found[0].conditions} == {(0, (7,)), (1, (5,))}
@@ -156,7 +147,9 @@ def test_a_key_is_made_of_its_rules() -> None:
 
 def test_a_key_without_rules_says_nothing() -> None:
     text = a_text()
-    key = make_key(4, 1, text, Fires(np.arange(20), np.ones(20)), [], Triggers(Text.of([], [], LEXICON)), seed=0)
+    key = make_key(
+        4, 1, text, Fires(np.arange(20), np.full(20, FIRING + 1)), [], Triggers(Text.of([], [], LEXICON)), seed=0
+    )
     assert (key.kind, key.patterns, key.read, key.evidence, key.threshold) == ("none", (), 0, {}, 1.0)
     assert not len(rules.fire(key, text).positions)
 
@@ -164,5 +157,5 @@ def test_a_key_without_rules_says_nothing() -> None:
 def test_a_key_that_fires_too_rarely_is_not_looked_at() -> None:
     text = a_text()
     where = text.where(7)
-    assert find_rules(text, Fires(where[:9], np.ones(9)), seed=0) == []
-    assert find_rules(text, Fires(where[:200], np.ones(200)), seed=0)
+    assert find_rules(text, Fires(where[:9], np.full(9, FIRING + 1)), seed=0) == []
+    assert find_rules(text, Fires(where[:200], np.full(200, FIRING + 1)), seed=0)

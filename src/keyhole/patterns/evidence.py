@@ -1,9 +1,12 @@
 """How strongly a key's rules say that it fires: a score for every position that they reach.
 
-The score is a logistic model: a bias, an amount for each pattern, a weight for tokens at each of the last places and, if it
-saves enough bits, a direction per place in which the vectors of tokens point. It is fitted by ridge regression, one block of
-weights at a time, so that a token seen once says little. What it is fitted to is graded: 1 at positions above the firing
-threshold, falling to 0 at the cell's 99th percentile, so that a position just below the threshold is no counterexample.
+The score is a logistic model: a bias, an amount for each pattern, a weight for tokens at each of the last places and for the
+number of tokens before the position and, if it saves enough bits, a direction per place in which the vectors of tokens point. It
+is fitted by ridge regression, one block of weights at a time, so that a token seen once says little.
+
+It is fitted to several levels at once: whether a coefficient is among the largest 0.5 %, the largest 0.1 % (the key fires), the
+largest 0.03 %. All levels share the weights, and each has a bias of its own (proportional odds). So a position just below the
+firing threshold is no counterexample, and a strong one says more than a weak one.
 """
 
 from __future__ import annotations
@@ -26,61 +29,73 @@ LEAST_BITS = 25.0
 """A direction saves at least this many bits."""
 LEAST_WEIGHT = 0.15
 """Weights closer to 0 are left out."""
-LEAST_MASS = 0.3
-"""A last token is reached if positions of at least this much firing in total end in it."""
+PLACES, RIDGE_PLACE = 8, 1.0
+"""Numbers of tokens before a position that have a weight each; more have one together."""
 KEPT, MISSES = 256, 64
 """Weights per place, and positions without any firing per weight, at most."""
 Floats = npt.NDArray[np.float64]
 
 
-def reach(text: Text, positions: Ints, graded: Floats) -> Ints:
-    """The last tokens that the key leans to: it fires at them more than elsewhere. `graded`: at `positions`, 0 at all others."""
-    size = len(text.lexicon)
-    mass = np.bincount(text.tokens[positions], graded, size)
-    share = float(graded.sum()) / max(1, len(text))
-    return np.flatnonzero((mass > LEAST_MASS) & (mass > share * text.counts))
+def reach(text: Text, positions: Ints) -> Ints:
+    """The last tokens that the key leans to: the strongest positions end in them more often than others do."""
+    often = np.bincount(text.tokens[positions], minlength=len(text.lexicon))
+    return np.flatnonzero(often > text.counts * (len(positions) / max(1, len(text))))
 
 
 def fit(
     text: Text,
     positions: Ints,
-    graded: Floats,
+    levels: npt.NDArray[np.int8],
     pattern: Ints,
     patterns: int,
     random: np.random.Generator,
+    *,
+    firing: int,
     kept: int = KEPT,
 ) -> tuple[dict[str, Any], list[float]]:
     """The evidence of a key, and the amount that each of its patterns adds.
 
-    `positions`: all that the rules reach; `graded`: how much the key fires there; `pattern`: the first pattern that matches, −1
-    if none does. At most `kept` weights per place are kept, and at most `MISSES` · `kept` positions without any firing are looked
-    at: a random part stands for the others.
+    `positions`: all that the rules reach; `levels`: how many levels each is in, above `firing` if the key fires there; `pattern`:
+    the first pattern that matches, −1 if none does. At most `kept` weights per place are kept, and at most `MISSES` · `kept`
+    positions of no level are looked at: a random part stands for the others.
     """
     weight = np.ones(len(positions))
-    misses, most = np.flatnonzero(graded <= 0), MISSES * kept
+    misses, most = np.flatnonzero(levels == 0), MISSES * kept
     if len(misses) > most:
-        some = np.concatenate([np.flatnonzero(graded > 0), random.choice(misses, most, replace=False)])
+        some = np.concatenate([np.flatnonzero(levels), random.choice(misses, most, replace=False)])
         some.sort()
-        weight = np.where(graded[some] > 0, 1.0, len(misses) / most)
-        positions, graded, pattern = positions[some], graded[some], pattern[some]
-    found = _Fit(text, positions, graded, weight, pattern, patterns)
-    return found.evidence(kept), np.round(found.amounts[:-1], 2).tolist()
+        weight = np.where(levels[some] > 0, 1.0, len(misses) / most)
+        positions, levels, pattern = positions[some], levels[some], pattern[some]
+    found = _Fit(text, positions, levels, weight, pattern, patterns)
+    return found.evidence(kept, firing), np.round(found.amounts[:-1], 2).tolist()
 
 
 class _Fit:
-    def __init__(self, text: Text, positions: Ints, y: Floats, weight: Floats, pattern: Ints, patterns: int) -> None:
-        self.text, self.positions, self.y, self.weight = text, positions, y, weight
+    def __init__(
+        self,
+        text: Text,
+        positions: Ints,
+        levels: npt.NDArray[np.int8],
+        weight: Floats,
+        pattern: Ints,
+        patterns: int,
+    ) -> None:
+        self.text, self.positions, self.weight = text, positions, weight
         self.pattern = np.where(pattern < 0, patterns, pattern)
-        share = (float((weight * y).sum()) + 0.5) / (float(weight.sum()) + 1)
-        self.bias = float(np.log(share / (1 - share)))
-        self.z = np.full(len(y), self.bias)
+        self.inside = [levels > level for level in range(int(levels.max(initial=0)) or 1)]
+        """per level, whether each position is in it"""
+        shares = [(float(weight[each].sum()) + 0.5) / (float(weight.sum()) + 1) for each in self.inside]
+        self.biases = np.log(shares) - np.log1p(np.negative(shares))
+        self.z = np.zeros(len(positions))
+        """what is added to the bias at each position"""
         self.amounts = np.zeros(patterns + 1)
         """per pattern; the last entry, of positions without one, stays 0"""
         self.tokens = [np.unique(text.token(positions, back), return_inverse=True) for back in range(len(RIDGE))]
         self.weights = [np.zeros(len(ids)) for ids, _ in self.tokens]
         self.curvature = [np.zeros(len(ids)) for ids, _ in self.tokens]
+        self.place, self.places = np.minimum(text.places[positions], PLACES), np.zeros(PLACES + 1)
         self.directions: dict[int | None, npt.NDArray[np.float32]] = {}
-        if len(y) == 0:
+        if len(positions) == 0:
             return
         self._sweep()
         if text.lexicon.has_vectors:
@@ -89,32 +104,42 @@ class _Fit:
         for _ in range(SWEEPS - 1):
             self._sweep()
 
-    def _slope(self) -> tuple[Floats, Floats]:
-        p = 1 / (1 + np.exp(-self.z))
-        return self.weight * (self.y - p), self.weight * p * (1 - p)
+    def _slopes(self) -> list[tuple[Floats, Floats]]:
+        """Per level, the gradient and the curvature at each position."""
+        found = []
+        for inside, bias in zip(self.inside, self.biases, strict=True):
+            p = 1 / (1 + np.exp(-(self.z + bias)))
+            found.append((self.weight * (inside - p), self.weight * p * (1 - p)))
+        return found
 
-    def _step(self, at: Ints, weights: Floats, ridge: float) -> Floats:
-        """One Newton step of a block of weights; `at` is the weight of each position. Returns the block's curvature."""
+    def _slope(self) -> tuple[Floats, Floats]:
+        """Those of all levels together."""
+        gradients, curvatures = zip(*self._slopes(), strict=True)
+        return sum(gradients[1:], gradients[0]), sum(curvatures[1:], curvatures[0])
+
+    def _step(self, at: Ints, weights: Floats, ridge: float, fixed: int = 0) -> Floats:
+        """One Newton step of a block of weights, of which the first `fixed` stay as they are; `at` is the weight of each position.
+        Returns the block's curvature."""
         gradient, curvature = self._slope()
         g: Floats = np.bincount(at, gradient, len(weights)).astype(np.float64)
         c: Floats = np.bincount(at, curvature, len(weights)).astype(np.float64)
         step = np.clip((g - ridge * weights) / (c + ridge), -3, 3)
+        step[:fixed] = 0  # that there is no token is said by the place
         weights += step
         self.z += step[at]
         return c
 
     def _sweep(self) -> None:
-        gradient, curvature = self._slope()
-        step = float(np.clip(gradient.sum() / max(float(curvature.sum()), 1e-9), -2, 2))
-        self.bias += step
-        self.z += step
+        for level, (gradient, curvature) in enumerate(self._slopes()):
+            self.biases[level] += np.clip(gradient.sum() / max(float(curvature.sum()), 1e-9), -2, 2)
         if len(self.amounts) > 1:
             before = self.amounts[-1]
             self._step(self.pattern, self.amounts, RIDGE_PATTERN)
             self.z[self.pattern == len(self.amounts) - 1] -= self.amounts[-1] - before
             self.amounts[-1] = before
-        for number, (_, at) in enumerate(self.tokens):
-            self.curvature[number] = self._step(at, self.weights[number], RIDGE[number])
+        for number, (ids, at) in enumerate(self.tokens):
+            self.curvature[number] = self._step(at, self.weights[number], RIDGE[number], fixed=int(ids[0] < 0))
+        self._step(self.place, self.places, RIDGE_PLACE)
 
     def _vectors(self, back: int | None) -> npt.NDArray[np.float32]:
         if back is None:
@@ -124,24 +149,29 @@ class _Fit:
     def _direction(self, back: int | None) -> None:
         """Add a direction if it saves enough bits."""
         x = self._vectors(back)
-        direction, z = np.zeros(x.shape[1], np.float32), self.z
+        direction, before, cost = np.zeros(x.shape[1], np.float32), self.z, self._loss()
         for _ in range(2):
-            p = 1 / (1 + np.exp(-z))
-            curvature = (self.weight * p * (1 - p)).astype(np.float32)
+            gradient, curvature = (each.astype(np.float32) for each in self._slope())
             a = (x * curvature[:, None]).T @ x + np.float32(RIDGE_VECTORS) * np.eye(x.shape[1], dtype=np.float32)
-            slope = (self.weight * (self.y - p)).astype(np.float32) @ x
-            direction += np.clip(np.linalg.solve(a, slope - RIDGE_VECTORS * direction), -4, 4).astype(np.float32)
-            z = self.z + x @ direction
+            step = np.linalg.solve(a, gradient @ x - RIDGE_VECTORS * direction)
+            direction += np.clip(step, -4, 4).astype(np.float32)
+            self.z = before + x @ direction
         found = rounded(direction)
-        z = self.z + x @ found
-        if self._loss(self.z) - self._loss(z) > LEAST_BITS:
-            self.directions[back], self.z = found, z
+        self.z = before + x @ found
+        if cost - self._loss() > LEAST_BITS:
+            self.directions[back] = found
+        else:
+            self.z = before
 
-    def _loss(self, z: Floats) -> float:
-        """Bits that the grades cost."""
-        return float((self.weight * (np.logaddexp(0, z) - self.y * z)).sum() / np.log(2))
+    def _loss(self) -> float:
+        """Bits that the levels cost."""
+        total = 0.0
+        for inside, bias in zip(self.inside, self.biases, strict=True):
+            z = self.z + bias
+            total += float((self.weight * (np.logaddexp(0, z) - inside * z)).sum())
+        return total / float(np.log(2))
 
-    def evidence(self, kept: int) -> dict[str, Any]:
+    def evidence(self, kept: int, firing: int) -> dict[str, Any]:
         more: list[dict[str, Any]] = []
         for back, (ids, _) in enumerate(self.tokens):
             weights = self.weights[back]
@@ -155,7 +185,9 @@ class _Fit:
             {"back": back, "direction": [round(float(each), 3) for each in found]}
             for back, found in self.directions.items()
         ]
-        return {"bias": round(self.bias, 2), "more": more}
+        if np.abs(self.places).max() >= LEAST_WEIGHT:
+            more.append({"places": np.round(self.places, 2).tolist()})
+        return {"bias": round(float(self.biases[min(firing, len(self.biases) - 1)]), 2), "more": more}
 
 
 def rounded(vector: npt.NDArray[Any]) -> npt.NDArray[np.float32]:

@@ -1,7 +1,7 @@
 """Where the chosen keys fire in a text: one pass of the model that keeps the positions with the largest coefficients of each.
 
-A key fires at one position in a thousand. The pass keeps about one and a half in a hundred, whose coefficients are above a
-threshold that a first look at a few windows sets, so its memory does not depend on how many positions are below. What it found
+A key fires at one position in a thousand. The pass keeps about one in a hundred, whose coefficients are above a threshold that a
+first look at a few windows sets, so its memory does not depend on how many positions are below. What it found
 stays in files of the run until the patterns are complete: an interrupted search goes on from there.
 """
 
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ..store import layout
 from ..store.run import Run
-from .keys import SHOULDER, Fires, fires
+from .keys import LEVELS, Fires, fires
 from .passing import Take, observe
 from .text import Text
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 PILOT = 8192
 """Positions, about this many, that set the thresholds."""
-MARGIN = 1.5
+MARGIN = 2.0
 """The pass keeps about this many times the share of positions that is needed."""
 Cells = Mapping[int, "npt.NDArray[np.int64]"]
 """per layer the numbers of its chosen cells, ascending"""
@@ -118,7 +118,7 @@ def _thresholds(
     for layer, parts in seen.items():
         x = torch.cat(parts)
         parts.clear()
-        rank = max(1, int(len(x) * SHOULDER * MARGIN))
+        rank = max(1, int(len(x) * LEVELS[0] * MARGIN))
         for side in sides:
             largest = torch.topk(x if side > 0 else -x, min(rank, len(x)), dim=0).values[-1]
             found[layer, side] = largest.clamp_min(0) if len(x) > 2 * rank else torch.zeros_like(largest)

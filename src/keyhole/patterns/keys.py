@@ -17,11 +17,9 @@ from .mine import mine
 from .rules import Condition
 from .text import Ints, Text
 
-FIRES, SHOULDER = 0.001, 0.01
-"""A key fires at this share of all positions, those with the largest coefficients; the next ones, up to the second share, are
-graded (`Fires`)."""
-STEEP = 4
-"""How fast the grade falls below the firing threshold: the power of the distance from the 99th percentile."""
+LEVELS, FIRING = (0.005, 0.001, 0.0003), 1
+"""Shares of all positions, those with the largest coefficients, and the number of the one at which the key fires. The others grade
+the positions: the evidence learns from them too."""
 LEAST_FIRES = 10
 """A key that fires at fewer positions is not looked at."""
 LEAST_TRIGGERS = 3
@@ -39,12 +37,12 @@ class Fires:
 
     positions: Ints
     """ascending: those with the largest coefficients"""
-    grades: Floats
-    """[positions] 1 if the key fires there; else between 0 and 1"""
+    levels: npt.NDArray[np.int8]
+    """[positions] how many of `LEVELS` it is in, at least 1"""
 
     @property
     def fired(self) -> Ints:
-        return self.positions[self.grades >= 1]
+        return self.positions[self.levels > FIRING]
 
 
 class Rule(NamedTuple):
@@ -58,20 +56,16 @@ class Rule(NamedTuple):
 
 def fires(positions: npt.NDArray[Any], values: npt.NDArray[Any], length: int, least: float = 0.0) -> Fires:
     """From the positions with the largest coefficients of a key, of a text of `length` positions: all above `least`, in any order.
-    These are the largest `SHOULDER` and more, or fewer if the key is silent elsewhere (then `least` is 0) or if `least` was too
-    high: grades then begin there."""
-    order = np.argsort(-values, kind="stable")
-    positions, values = positions[order], values[order].astype(np.float64)
-    most, shoulder = (round(length * share) for share in (FIRES, SHOULDER))
-    threshold = 0.0 if len(values) <= most else float(values[most])
-    low = float(values[shoulder]) if len(values) > shoulder else least
-    kept = values > min(low, threshold)
-    positions, values = positions[kept], values[kept]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        grades = np.where(values > threshold, 1.0, np.clip((values - low) / (threshold - low), 0, 0.999) ** STEEP)
-    grades = np.nan_to_num(grades)
+    A level is what is strictly above the coefficient that comes next. If there are not that many, the key is silent elsewhere (then
+    `least` is 0), or the pass kept fewer than it should: all of them are in that level."""
+    ranked = np.sort(values)[::-1]
+    levels = np.zeros(len(values), np.int8)
+    for share in LEVELS:
+        most = round(length * share)
+        levels += values > (ranked[most] if most < len(ranked) else least)
     order = np.argsort(positions, kind="stable")
-    return Fires(positions[order].astype(np.int64), grades[order])
+    order = order[levels[order] > 0]
+    return Fires(positions[order].astype(np.int64), levels[order])
 
 
 def find_rules(text: Text, there: Fires, *, seed: int, penalties: Sequence[float] = ()) -> list[Rule]:
@@ -168,18 +162,20 @@ def _armed(
         return {}, [], 1.0
     random = np.random.default_rng(seed)
     matched = [rules.where(pattern.rule, text) for pattern in patterns]
-    leaning = text.where_any(strength.reach(text, there.positions, there.grades).tolist())
+    leaning = text.where_any(strength.reach(text, there.positions).tolist())
     every = np.concatenate([*matched, leaning])
     number = np.repeat([*range(len(patterns)), -1], [len(each) for each in (*matched, leaning)])
     every, first = np.unique(every, return_index=True)
     number = number[first]
-    grades = np.zeros(len(every))
+    levels = np.zeros(len(every), np.int8)
     at = np.minimum(np.searchsorted(every, there.positions), max(0, len(every) - 1))
     inside = every[at] == there.positions
-    grades[at[inside]] = there.grades[inside]
+    levels[at[inside]] = there.levels[inside]
 
     def fitted(rows: npt.NDArray[np.bool_]) -> tuple[dict[str, Any], list[float]]:
-        return strength.fit(text, every[rows], grades[rows], number[rows], len(patterns), random, kept)
+        return strength.fit(
+            text, every[rows], levels[rows], number[rows], len(patterns), random, firing=FIRING, kept=kept
+        )
 
     parts, scores, hits, total = text.windows[every] % FOLDS, [], [], 0
     quick = kept != strength.KEPT
@@ -188,7 +184,7 @@ def _armed(
         test = parts == fold
         evidence, amounts = fitted(~test)
         scores.append(rules.score(evidence, text, every[test], np.array([*amounts, 0.0], np.float32)[number[test]]))
-        hits.append(grades[test] >= 1)
+        hits.append(levels[test] > FIRING)
         total += int((text.windows[there.fired] % FOLDS == fold).sum())
     if not quick:
         evidence, amounts = fitted(np.ones(len(every), bool))

@@ -16,7 +16,8 @@ condition is one of these, `back` counting tokens back from the position, 0 bein
 A key has a list of patterns and, with them, its evidence `{"bias": b, "more": […]}`, which gives every position that the rules
 reach a score: 1 / (1 + exp(−z)), an estimate of the probability that the key fires. z is the bias, plus the amount of the first
 pattern that matches, plus what each entry of `more` adds: `{"back": 1, "ids": […], "weights": […]}` a weight per token,
-`{"back": 1, "direction": […]}` the product of a direction and the token's vector (if `back` is null, the prefix's mean vector).
+`{"back": 1, "direction": […]}` the product of a direction and the token's vector (if `back` is null, the prefix's mean vector),
+`{"places": […]}` a weight per number of tokens before the position, the last one for all larger numbers.
 The rules reach what a pattern matches, and positions whose last token has a weight.
 """
 
@@ -71,7 +72,7 @@ def alone(key: Key, number: int, text: Text) -> Fired:
 
 def leaning(evidence: Mapping[str, Any], text: Text) -> Ints:
     """The positions whose last token has a weight, ascending."""
-    ids = [token for each in evidence.get("more", ()) if each["back"] == 0 for token in each.get("ids", ())]
+    ids = [token for each in evidence.get("more", ()) if each.get("back") == 0 for token in each.get("ids", ())]
     return text.where_any(ids)
 
 
@@ -208,6 +209,10 @@ def score(evidence: Mapping[str, Any], text: Text, positions: Ints, amounts: Flo
     """The score at positions that the rules reach; `amounts`: what the first matching pattern adds at each."""
     z = amounts + np.float32(evidence.get("bias", 0.0))
     for each in evidence.get("more", ()):
+        if "places" in each:
+            weights = np.asarray(each["places"], np.float32)
+            z += weights[np.minimum(text.places[positions], len(weights) - 1)]
+            continue
         if each["back"] is None:
             z += _along(meaning(text, positions), each["direction"])
             continue

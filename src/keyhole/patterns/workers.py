@@ -19,7 +19,7 @@ from ..store.annotations import READ
 from ..store.patterns import Key
 from ..store.run import Run
 from . import firing
-from .keys import Fires, Rule, Triggers, find_rules, make_key
+from .keys import LEVELS, Fires, Rule, Triggers, find_rules, make_key
 from .lexicon import Lexicon
 from .text import Text
 
@@ -68,8 +68,10 @@ class Desk:
     def text(self, what: str) -> Text:
         """The text that rules are found in."""
         if what not in self._texts:
-            arrays = (layout.load_array(self.run.path, _name(what, name)) for name in TEXT)
-            self._texts[what] = Text(*(np.array(array) for array in arrays), self.lexicon)
+            tokens, offsets, documents = (
+                np.array(layout.load_array(self.run.path, _name(what, name))) for name in TEXT
+            )
+            self._texts[what] = Text(tokens, offsets, documents, self.lexicon)
         return self._texts[what]
 
     def pairs(self, what: str, layer: int, side: int) -> firing.Pairs:
@@ -85,29 +87,25 @@ class Desk:
         return pairs.fires(job.number, len(self.text(job.what)))
 
     def _dealt(self, pairs: firing.Pairs, job: Job) -> Fires:
-        """As many positions as the key has, drawn from all keys of the layer, each with its grade there."""
+        """As many positions of each level as the key has, drawn from all keys of the layer."""
         length = len(self.text(job.what))
         if "_pool" not in self.__dict__:
             every = [pairs.fires(number, length) for number in range(len(pairs.offsets) - 1)]
             self._pool = tuple(
-                np.concatenate(each) for each in zip(*((e.positions, e.grades) for e in every), strict=True)
+                np.concatenate(each) for each in zip(*((e.positions, e.levels) for e in every), strict=True)
             )
-        positions, grades = self._pool
+        positions, levels = self._pool
         own = pairs.fires(job.number, length)
-        if not len(positions):
-            return own
         random = np.random.default_rng((job.seed, job.layer, job.number, job.side > 0))
-        drawn = random.integers(0, len(positions), 4 * len(own.positions) + 1)
-        drawn = random.permutation(drawn[np.unique(positions[drawn], return_index=True)[1]])
-        fired = int((own.grades >= 1).sum())
-        full, partial = drawn[grades[drawn] >= 1], drawn[grades[drawn] < 1]
-        if len(full) < fired:  # one entry in ten fires: draw these by themselves
-            firing_ones = np.flatnonzero(grades >= 1)
-            full = firing_ones[random.integers(0, len(firing_ones), 2 * fired)] if len(firing_ones) else full
-            full = random.permutation(full[np.unique(positions[full], return_index=True)[1]])
-        chosen = np.concatenate([full[:fired], partial[: len(own.positions) - fired]])
-        chosen = chosen[np.unique(positions[chosen], return_index=True)[1]]
-        return Fires(positions[chosen], grades[chosen])
+        chosen = np.empty(0, np.int64)
+        for level in range(len(LEVELS), 0, -1):  # the highest first: of several, a position keeps its highest
+            among, number = np.flatnonzero(levels == level), int((own.levels == level).sum())
+            drawn = among[random.integers(0, len(among), 4 * number + 1)] if len(among) else among
+            drawn = drawn[np.sort(np.unique(positions[drawn], return_index=True)[1])]
+            new = drawn[~np.isin(positions[drawn], positions[chosen])]
+            chosen = np.concatenate([chosen, new[:number]])
+        chosen = chosen[np.argsort(positions[chosen], kind="stable")]
+        return Fires(positions[chosen], levels[chosen])
 
     def triggers(self, layer: int, cell: int, side: int) -> Triggers:
         """The strongest triggers of a key, as many as people read."""
