@@ -63,6 +63,26 @@ def test_strong_tokens_weigh_more_than_weak_ones(seed: int) -> None:
         assert each.get("ids", []) == sorted(each.get("ids", []))
 
 
+def test_two_tokens_together_have_a_weight() -> None:
+    """A key that fires at one token if it follows another, and at neither alone: sums of their weights cannot say that."""
+    random = np.random.default_rng(11)
+    text = fired(11)[0]
+    ends = text.where_any(range(10))
+    positions = ends[text.places[ends] > 0]
+    pair = (text.tokens[positions] < 5) == (text.token(positions, 1) < 30)
+    y = (random.random(len(positions)) < np.where(pair, 0.5, 0.02)).astype(np.int8)
+    nothing = np.zeros(len(positions), np.float32)
+    bits = {}
+    for name, effort in (("full", evidence.FULL), ("quick", evidence.QUICK)):
+        found, _ = evidence.fit(text, positions, y, np.full(len(y), -1), 0, random, firing=0, effort=effort)
+        bits[name] = cost(rules.score(found, text, positions, nothing), y)
+    assert any(
+        each.get("back") == [0, 1]
+        for each in evidence.fit(text, positions, y, np.full(len(y), -1), 0, random, firing=0)[0]["more"]
+    )
+    assert bits["full"] < bits["quick"] - 0.1
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_scores_are_better_than_a_constant_on_other_windows(seed: int) -> None:
     text, positions, y = fired(seed)
@@ -127,9 +147,12 @@ def test_levels_share_weights_and_the_score_is_that_of_the_firing_one() -> None:
 def test_a_part_of_the_misses_stands_for_the_others() -> None:
     """The estimate is of the same size as with all of them."""
     text, positions, y = fired(6)
-    few, _ = evidence.fit(text, positions, y, np.full(len(y), -1), 0, np.random.default_rng(0), firing=0, kept=8)
+    few_weights = evidence.QUICK._replace(last=8, kept=8, misses=512)
+    few, _ = evidence.fit(
+        text, positions, y, np.full(len(y), -1), 0, np.random.default_rng(0), firing=0, effort=few_weights
+    )
     scores = rules.score(few, text, positions, np.zeros(len(positions), np.float32))
-    assert (y == 0).sum() > 8 * evidence.MISSES
+    assert (y == 0).sum() > 2 * few_weights.misses
     assert scores.mean() == pytest.approx(y.mean(), abs=0.03)
     for each in few["more"]:
         assert len(each.get("ids", [])) <= 8

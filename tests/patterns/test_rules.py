@@ -183,6 +183,9 @@ EVIDENCE = {
         {"back": 0, "direction": [0.3, 0.1, -0.2, 0.4, 0.0]},
         {"back": 2, "direction": [0.1, -0.6, 0.2, 0.0, 0.3]},
         {"back": None, "direction": [-0.5, 0.2, 0.8, 0.1, 0.1]},
+        {"back": [0, 1], "ids": [[1, 1], [3, 3], [3, 8], [9, 1]], "weights": [1.25, -2.0, 0.5, 1.75]},
+        {"back": [0, 1, 2], "ids": [[1, 2, 3], [3, 3, 1]], "weights": [3.0, -1.0]},
+        {"places": [0.25, -1.0, 0.5]},
     ],
 }
 AMOUNTS = [1.5, -0.5, 0.75]
@@ -203,7 +206,12 @@ def a_key(evidence: dict[str, Any] = EVIDENCE) -> Key:
 def naive_score(prefix: list[int], amount: float) -> float:
     z, vectors = EVIDENCE["bias"] + amount, a_lexicon().vectors  # type: ignore[operator]
     for each in EVIDENCE["more"]:  # type: ignore[attr-defined]
-        if each["back"] is None:
+        if "places" in each:
+            z += each["places"][min(len(prefix) - 1, 2)]
+        elif isinstance(each["back"], list):
+            last = [prefix[-1 - back] for back in each["back"] if back < len(prefix)]
+            z += sum(weight for ids, weight in zip(each["ids"], each["weights"], strict=True) if ids == last)
+        elif each["back"] is None:
             z += float(mean_vector(prefix) @ each["direction"])
         elif each["back"] < len(prefix):
             token = prefix[-1 - each["back"]]

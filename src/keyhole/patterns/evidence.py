@@ -1,8 +1,9 @@
 """How strongly a key's rules say that it fires: a score for every position that they reach.
 
-The score is a logistic model: a bias, an amount for each pattern, a weight for tokens at each of the last places and for the
-number of tokens before the position and, if it saves enough bits, a direction per place in which the vectors of tokens point. It
-is fitted by ridge regression, one block of weights at a time, so that a token seen once says little.
+The score is a logistic model: a bias, an amount for each pattern, a weight for tokens at each of the last places, for the last
+two and three tokens together and for the number of tokens before the position and, if it saves enough bits, a direction per place
+in which the vectors of tokens point. It is fitted by ridge regression, one block of weights at a time, so that a token seen once
+says little.
 
 It is fitted to several levels at once: whether a coefficient is among the largest 0.5 %, the largest 0.1 % (the key fires), the
 largest 0.03 %. All levels share the weights, and each has a bias of its own (proportional odds). So a position just below the
@@ -11,28 +12,46 @@ firing threshold is no counterexample, and a strong one says more than a weak on
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from . import rules
-from .text import Ints, Text
+from .text import Ints, Text, parted
 
 DIRECTIONS = (0, 1, 2, None)
 """Places whose vectors may add a direction; None is the mean of the prefix."""
-RIDGE = (0.6, 1.0, 2.0, 4.0)
-"""Per place, the last token first: how many positions' worth of doubt a token's weight is shrunk by."""
 RIDGE_VECTORS, RIDGE_PATTERN = 1.0, 0.1
-SWEEPS = 3
 LEAST_BITS = 25.0
 """A direction saves at least this many bits."""
-LEAST_WEIGHT = 0.15
+LEAST_WEIGHT = 0.05
 """Weights closer to 0 are left out."""
 PLACES, RIDGE_PLACE = 8, 1.0
 """Numbers of tokens before a position that have a weight each; more have one together."""
-KEPT, MISSES = 256, 64
-"""Weights per place, and positions without any firing per weight, at most."""
+Backs = tuple[int, ...]
+"""Places of tokens, the last token's first."""
+
+
+class Effort(NamedTuple):
+    """How much is learned of a key."""
+
+    ridge: dict[Backs, float]
+    """The places that have weights, alone and together: by how many positions' worth of doubt each weight is shrunk."""
+    sweeps: int
+    last: int
+    """Weights of the last token, at most. The rules reach the positions that have one."""
+    kept: int
+    """Weights of any other place, or places together, at most."""
+    misses: int
+    """Positions of no level that are looked at, at most."""
+
+
+_LAST: dict[Backs, float] = {(0,): 1.5, (1,): 2.5, (2,): 5.0, (3,): 8.0}
+FULL = Effort({**_LAST, (0, 1): 2.0, (0, 1, 2): 2.0}, sweeps=5, last=1024, kept=384, misses=100_000)
+QUICK = Effort(_LAST, sweeps=3, last=64, kept=64, misses=4096)
+"""The second is for all keys of a model."""
 Floats = npt.NDArray[np.float64]
 
 
@@ -51,23 +70,32 @@ def fit(
     random: np.random.Generator,
     *,
     firing: int,
-    kept: int = KEPT,
+    effort: Effort = FULL,
 ) -> tuple[dict[str, Any], list[float]]:
     """The evidence of a key, and the amount that each of its patterns adds.
 
     `positions`: all that the rules reach; `levels`: how many levels each is in, above `firing` if the key fires there; `pattern`:
-    the first pattern that matches, −1 if none does. At most `kept` weights per place are kept, and at most `MISSES` · `kept`
-    positions of no level are looked at: a random part stands for the others.
+    the first pattern that matches, −1 if none does. Of the positions of no level, a random part stands for the others.
     """
     weight = np.ones(len(positions))
-    misses, most = np.flatnonzero(levels == 0), MISSES * kept
+    misses, most = np.flatnonzero(levels == 0), effort.misses
     if len(misses) > most:
         some = np.concatenate([np.flatnonzero(levels), random.choice(misses, most, replace=False)])
         some.sort()
         weight = np.where(levels[some] > 0, 1.0, len(misses) / most)
         positions, levels, pattern = positions[some], levels[some], pattern[some]
-    found = _Fit(text, positions, levels, weight, pattern, patterns)
-    return found.evidence(kept, firing), np.round(found.amounts[:-1], 2).tolist()
+    found = _Fit(text, positions, levels, weight, pattern, patterns, effort)
+    return found.evidence(firing), np.round(found.amounts[:-1], 2).tolist()
+
+
+class _Block:
+    """The weights of the tokens at some places."""
+
+    def __init__(self, text: Text, positions: Ints, backs: Backs, ridge: float) -> None:
+        self.backs, self.ridge = backs, ridge
+        self.grams, self.at = np.unique(text.gram(positions, backs), return_inverse=True)
+        """what has a weight, and the number of it at each position; −1 first: there is no token, and no weight"""
+        self.weights, self.curvature = np.zeros(len(self.grams)), np.zeros(len(self.grams))
 
 
 class _Fit:
@@ -79,8 +107,9 @@ class _Fit:
         weight: Floats,
         pattern: Ints,
         patterns: int,
+        effort: Effort,
     ) -> None:
-        self.text, self.positions, self.weight = text, positions, weight
+        self.text, self.positions, self.weight, self.effort = text, positions, weight, effort
         self.pattern = np.where(pattern < 0, patterns, pattern)
         self.inside = [levels > level for level in range(int(levels.max(initial=0)) or 1)]
         """per level, whether each position is in it"""
@@ -90,19 +119,17 @@ class _Fit:
         """what is added to the bias at each position"""
         self.amounts = np.zeros(patterns + 1)
         """per pattern; the last entry, of positions without one, stays 0"""
-        self.tokens = [np.unique(text.token(positions, back), return_inverse=True) for back in range(len(RIDGE))]
-        self.weights = [np.zeros(len(ids)) for ids, _ in self.tokens]
-        self.curvature = [np.zeros(len(ids)) for ids, _ in self.tokens]
+        self.blocks = [_Block(text, positions, backs, ridge) for backs, ridge in effort.ridge.items()]
         self.place, self.places = np.minimum(text.places[positions], PLACES), np.zeros(PLACES + 1)
         self.directions: dict[int | None, npt.NDArray[np.float32]] = {}
         if len(positions) == 0:
             return
-        self._sweep()
+        self._sweep([block for block in self.blocks if len(block.backs) == 1])
         if text.lexicon.has_vectors:
             for back in DIRECTIONS:
                 self._direction(back)
-        for _ in range(SWEEPS - 1):
-            self._sweep()
+        for _ in range(effort.sweeps - 1):
+            self._sweep(self.blocks)
 
     def _slopes(self) -> list[tuple[Floats, Floats]]:
         """Per level, the gradient and the curvature at each position."""
@@ -129,7 +156,7 @@ class _Fit:
         self.z += step[at]
         return c
 
-    def _sweep(self) -> None:
+    def _sweep(self, blocks: Sequence[_Block]) -> None:
         for level, (gradient, curvature) in enumerate(self._slopes()):
             self.biases[level] += np.clip(gradient.sum() / max(float(curvature.sum()), 1e-9), -2, 2)
         if len(self.amounts) > 1:
@@ -137,8 +164,8 @@ class _Fit:
             self._step(self.pattern, self.amounts, RIDGE_PATTERN)
             self.z[self.pattern == len(self.amounts) - 1] -= self.amounts[-1] - before
             self.amounts[-1] = before
-        for number, (ids, at) in enumerate(self.tokens):
-            self.curvature[number] = self._step(at, self.weights[number], RIDGE[number], fixed=int(ids[0] < 0))
+        for block in blocks:
+            block.curvature = self._step(block.at, block.weights, block.ridge, fixed=int(block.grams[0] < 0))
         self._step(self.place, self.places, RIDGE_PLACE)
 
     def _vectors(self, back: int | None) -> npt.NDArray[np.float32]:
@@ -171,16 +198,24 @@ class _Fit:
             total += float((self.weight * (np.logaddexp(0, z) - inside * z)).sum())
         return total / float(np.log(2))
 
-    def evidence(self, kept: int, firing: int) -> dict[str, Any]:
+    def evidence(self, firing: int) -> dict[str, Any]:
         more: list[dict[str, Any]] = []
-        for back, (ids, _) in enumerate(self.tokens):
-            weights = self.weights[back]
-            worth = np.abs(weights) * np.sqrt(self.curvature[back] + 0.1)
-            worth[(np.abs(weights) < LEAST_WEIGHT) | (ids < 0)] = 0
+        for block in self.blocks:
+            kept = self.effort.last if block.backs == (0,) else self.effort.kept
+            worth = np.abs(block.weights) * np.sqrt(block.curvature + 0.1)
+            worth[(np.abs(block.weights) < LEAST_WEIGHT) | (block.grams < 0)] = 0
             best = np.sort(np.argsort(-worth, kind="stable")[:kept])
             best = best[worth[best] > 0]
             if len(best):
-                more.append({"back": back, "ids": ids[best].tolist(), "weights": np.round(weights[best], 2).tolist()})
+                tokens = parted(block.grams[best], len(block.backs), len(self.text.lexicon))
+                alone = len(block.backs) == 1
+                more.append(
+                    {
+                        "back": block.backs[0] if alone else list(block.backs),
+                        "ids": (tokens[:, 0] if alone else tokens).tolist(),
+                        "weights": np.round(block.weights[best], 2).tolist(),
+                    }
+                )
         more += [
             {"back": back, "direction": [round(float(each), 3) for each in found]}
             for back, found in self.directions.items()

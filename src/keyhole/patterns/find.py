@@ -37,7 +37,7 @@ from ..store.run import Run
 from . import lexicon
 from .baselines import Baselines
 from .discovery import LARGEST_Q, q_values
-from .evidence import KEPT
+from .evidence import FULL, QUICK
 from .firing import gather
 from .firing import read as read_pairs
 from .fits import fits
@@ -61,8 +61,6 @@ NULLS = 150
 """Dealt-out searches per layer: at least this many, and one per key if baselines are scored or not all keys are looked at."""
 POOL = 50
 """Triggers are dealt out over at least this many keys of a layer, if it has that many: of fewer, each would keep too much of its own."""
-KEPT_OF_ALL = 64
-"""Weights of evidence per place, at most, if all keys are looked at."""
 ABLATED = 10
 """Keys per layer whose triggers lose one token at a time, if nothing else is said: each costs a few hundred short texts."""
 UNNEEDED, UNNEEDED_BITS = 0.05, 12.0
@@ -333,16 +331,16 @@ class _Search:
         found = pool.search(jobs, penalties, advance)
         null = pool.search(dealt, [() for _ in dealt], advance)
         trusted = discovered(found, null, *(sum(map(self._fires, each)) for each in (jobs, dealt)))
-        kept = KEPT_OF_ALL if self.settings.cells == ALL else KEPT
+        effort = QUICK if self.settings.cells == ALL else FULL
         orders = [
-            Order(job, rules, needed.get((job.cell, job.side), ()), kept)
+            Order(job, rules, needed.get((job.cell, job.side), ()), effort)
             for job, rules in zip(jobs, trusted, strict=True)
         ]
         stored.write_keys(self.run, layer, pool.make(orders, advance))
         if self.settings.baselines:
             # what was found in dealt-out triggers is a baseline as it is: nothing is left out
             orders = [
-                Order(job, tuple((rule, 1.0) for rule in rules), (), kept)
+                Order(job, tuple((rule, 1.0) for rule in rules), (), effort)
                 for job, rules in zip(dealt[: len(jobs)], null, strict=False)
             ]
             self._save_rivals("permuted", layer, pool.make(orders, advance))
@@ -391,7 +389,7 @@ class _Search:
             jobs = self._jobs(RANDOM, layer, cells, cells)
             found = pool.search(jobs, [() for _ in jobs], advance)
             orders = [
-                Order(job, tuple((rule, 1.0) for rule in rules), (), KEPT)
+                Order(job, tuple((rule, 1.0) for rule in rules), (), FULL)
                 for job, rules in zip(jobs, found, strict=True)
             ]
             self._save_rivals("random", layer, pool.make(orders, advance))

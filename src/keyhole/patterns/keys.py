@@ -13,6 +13,7 @@ from ..store.patterns import Key, KeyKind, Kind, Pattern
 from . import evidence as strength
 from . import rules
 from .describe import describe
+from .evidence import Effort
 from .mine import mine
 from .rules import Condition
 from .text import Ints, Text
@@ -26,8 +27,8 @@ LEAST_TRIGGERS = 3
 """A pattern recurs in at least this many triggers, as in the paper."""
 FOLDS, ENOUGH = 4, 1000
 """The threshold is chosen on windows that the evidence was not fitted to: one in the first number is left out, each once. If the key
-fires at the second number of positions, one part of them is enough. If few weights are kept, because there are many keys, only one
-part is left out too, and the evidence of the others is kept as it is."""
+fires at the second number of positions, one part of them is enough. For all keys of a model only one part is left out too, and the
+evidence of the others is kept as it is."""
 Floats = npt.NDArray[np.float64]
 
 
@@ -100,7 +101,7 @@ def make_key(
     *,
     seed: int,
     needs: Sequence[float] = (),
-    kept: int = strength.KEPT,
+    effort: Effort = strength.FULL,
 ) -> Key:
     """A key with its patterns. `found`: its rules, each with its q-value; those of fewer than three triggers are left out."""
     share = len(there.fired) / max(1, len(text))
@@ -121,7 +122,7 @@ def make_key(
                     q_value=q,
                 )
             )
-    evidence, amounts, threshold = _armed(text, there, patterns, seed, kept)
+    evidence, amounts, threshold = _armed(text, there, patterns, seed, effort)
     patterns = [_with_amount(each, amount) for each, amount in zip(patterns, amounts, strict=True)]
     return Key(
         cell=cell,
@@ -155,7 +156,7 @@ def key_kind(kinds: Sequence[Kind]) -> KeyKind:
 
 
 def _armed(
-    text: Text, there: Fires, patterns: Sequence[Pattern], seed: int, kept: int
+    text: Text, there: Fires, patterns: Sequence[Pattern], seed: int, effort: Effort
 ) -> tuple[dict[str, Any], list[float], float]:
     """Evidence, the amount of each pattern, and the threshold that is best on windows that the evidence was not fitted to."""
     if not patterns:
@@ -174,11 +175,11 @@ def _armed(
 
     def fitted(rows: npt.NDArray[np.bool_]) -> tuple[dict[str, Any], list[float]]:
         return strength.fit(
-            text, every[rows], levels[rows], number[rows], len(patterns), random, firing=FIRING, kept=kept
+            text, every[rows], levels[rows], number[rows], len(patterns), random, firing=FIRING, effort=effort
         )
 
     parts, scores, hits, total = text.windows[every] % FOLDS, [], [], 0
-    quick = kept != strength.KEPT
+    quick = effort == strength.QUICK
     folds = range(1 if quick or len(there.fired) >= ENOUGH else FOLDS)
     for fold in folds:
         test = parts == fold

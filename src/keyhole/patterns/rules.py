@@ -16,6 +16,7 @@ condition is one of these, `back` counting tokens back from the position, 0 bein
 A key has a list of patterns and, with them, its evidence `{"bias": b, "more": […]}`, which gives every position that the rules
 reach a score: 1 / (1 + exp(−z)), an estimate of the probability that the key fires. z is the bias, plus the amount of the first
 pattern that matches, plus what each entry of `more` adds: `{"back": 1, "ids": […], "weights": […]}` a weight per token,
+`{"back": [0, 1], "ids": [[…, …], …], "weights": […]}` a weight for the tokens at several places together,
 `{"back": 1, "direction": […]}` the product of a direction and the token's vector (if `back` is null, the prefix's mean vector),
 `{"places": […]}` a weight per number of tokens before the position, the last one for all larger numbers.
 The rules reach what a pattern matches, and positions whose last token has a weight.
@@ -30,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..store.patterns import Key
-from .text import Ints, Text
+from .text import Ints, Text, joined
 
 Condition = Mapping[str, Any]
 Bools = npt.NDArray[np.bool_]
@@ -216,11 +217,12 @@ def score(evidence: Mapping[str, Any], text: Text, positions: Ints, amounts: Flo
         if each["back"] is None:
             z += _along(meaning(text, positions), each["direction"])
             continue
-        tokens = text.token(positions, each["back"])
-        if "ids" in each:
-            ids, weights = np.asarray(each["ids"]), np.asarray(each["weights"], np.float32)
-            at = np.minimum(np.searchsorted(ids, tokens), len(ids) - 1)  # ids are in ascending order
-            z += np.where(ids[at] == tokens, weights[at], 0)
-        else:
-            z += np.append(_along(text.lexicon.vectors, each["direction"]), 0)[tokens]
+        if "direction" in each:
+            z += np.append(_along(text.lexicon.vectors, each["direction"]), 0)[text.token(positions, each["back"])]
+            continue
+        backs = each["back"] if isinstance(each["back"], list) else [each["back"]]
+        ids = joined(np.asarray(each["ids"]).reshape(-1, len(backs)), len(text.lexicon))
+        weights, grams = np.asarray(each["weights"], np.float32), text.gram(positions, backs)
+        at = np.minimum(np.searchsorted(ids, grams), len(ids) - 1)  # ids are in ascending order
+        z += np.where(ids[at] == grams, weights[at], 0)
     return np.asarray(1 / (1 + np.exp(-np.clip(z, -30, 30))), np.float32)

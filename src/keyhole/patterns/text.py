@@ -15,6 +15,23 @@ from .lexicon import Lexicon
 Ints = npt.NDArray[np.int64]
 
 
+def joined(tokens: npt.NDArray[Any], size: int) -> Ints:
+    """[rows] one number per row of tokens [rows, places], each below `size`: in the order of the rows as lists."""
+    found = np.zeros(len(tokens), np.int64)
+    for column in tokens.T:
+        found = found * size + column
+    return found
+
+
+def parted(grams: Ints, places: int, size: int) -> npt.NDArray[np.int64]:
+    """[rows, places] the tokens of each number that `joined` gave."""
+    columns = []
+    for _ in range(places):
+        grams, token = np.divmod(grams, size)
+        columns.append(token)
+    return np.stack(columns[::-1], 1)
+
+
 @dataclass(frozen=True)
 class Text:
     """A sequence of windows. A position is an index into `tokens`; its prefix begins where its window does."""
@@ -47,6 +64,13 @@ class Text:
         """The token `back` before each position; −1 if the window begins after it."""
         found = self.tokens.take(positions - back, mode="clip")
         found[self.places.take(positions) < back] = -1
+        return found
+
+    def gram(self, positions: Ints, backs: Sequence[int]) -> Ints:
+        """The tokens at several places before each position, as one number (`joined`); −1 if the window begins after one of them."""
+        tokens = np.stack([self.token(positions, back) for back in backs], 1)
+        found = joined(tokens, len(self.lexicon))
+        found[(tokens < 0).any(1)] = -1
         return found
 
     @cached_property

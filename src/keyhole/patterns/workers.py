@@ -19,6 +19,7 @@ from ..store.annotations import READ
 from ..store.patterns import Key
 from ..store.run import Run
 from . import firing
+from .evidence import Effort
 from .keys import LEVELS, Fires, Rule, Triggers, find_rules, make_key
 from .lexicon import Lexicon
 from .text import Text
@@ -51,7 +52,7 @@ class Order(NamedTuple):
     found: tuple[tuple[Rule, float], ...]
     """rules, each with its q-value"""
     needs: tuple[float, ...]
-    kept: int
+    effort: Effort
 
 
 class Desk:
@@ -136,7 +137,7 @@ class Desk:
             triggers,
             seed=job.seed,
             needs=order.needs,
-            kept=order.kept,
+            effort=order.effort,
         )
 
 
