@@ -131,8 +131,9 @@ def next_rule(left: Residual) -> Rule | None:
     if len(hits) < LEAST_HITS:
         return None
     options = list(_by_form(left, hits))
-    if max((bits for _, bits in options), default=0.0) < DECIDED * float(left.saved(len(hits), len(hits))):
-        options += _by_meaning(left, hits)
+    best = max((bits for _, bits in options), default=0.0)
+    if best < DECIDED * float(left.saved(len(hits), len(hits))):
+        options += _by_meaning(left, hits, best)
     if not options:
         return None
     rule = _grown(left, *max(options, key=lambda each: each[1]))
@@ -210,14 +211,14 @@ def _by_form(left: Residual, hits: Ints) -> Iterator[tuple[Condition, float]]:
         yield condition, float(left.saved(at_hits[inside].sum(), free[inside].sum())) - cost
 
 
-def _by_meaning(left: Residual, hits: Ints) -> Iterator[tuple[Condition, float]]:
-    """Conditions on meaning, with the bits that each saves."""
+def _by_meaning(left: Residual, hits: Ints, best: float) -> Iterator[tuple[Condition, float]]:
+    """Conditions on meaning, with the bits that each saves; a topic only if it may save more than `best`."""
     text, size = left.text, len(left.text.lexicon)
     if text.lexicon.has_vectors:
         h = np.bincount(text.tokens[hits], minlength=size)
         n = text.counts - np.bincount(text.tokens[left.taken], minlength=size)
         yield from _near_token(left, h, n)
-    yield from _topic_first(left, hits)
+    yield from _topic_first(left, hits, best)
 
 
 def by_hits(tokens: Ints, h: npt.NDArray[Any]) -> list[int]:
@@ -307,7 +308,7 @@ def _places(left: Residual, positions: Ints) -> Iterator[tuple[Condition, float]
         yield {"if": "position", "from": 0, "to": to}, KIND_BITS + POSITION_BITS
 
 
-def _topic_first(left: Residual, hits: Ints) -> Iterator[tuple[Condition, float]]:
+def _topic_first(left: Residual, hits: Ints, best: float) -> Iterator[tuple[Condition, float]]:
     """Topic words that are over-represented in the prefixes of the hits, whatever the last token is."""
     text = left.text
     some = hits if len(hits) <= SAMPLE // 4 else np.sort(left.random.choice(hits, SAMPLE // 4, replace=False))
@@ -329,9 +330,10 @@ def _topic_first(left: Residual, hits: Ints) -> Iterator[tuple[Condition, float]
             inside = int((there >= least).sum())
             bits = float(left.saved(inside, max(inside, each * (elsewhere >= least).sum()))) - cost
             options.append((bits, {"if": "topic", "ids": ids, "least": least}, cost))
-    _, best, cost = max(options, key=lambda option: option[0])
-    matched = left.free(rules.where({"all": [best]}, text))
-    yield best, float(left.saved(left.is_hit[matched].sum(), len(matched))) - cost
+    bits, topic, cost = max(options, key=lambda option: option[0])
+    if bits > best:
+        matched = left.free(rules.where({"all": [topic]}, text))
+        yield topic, float(left.saved(left.is_hit[matched].sum(), len(matched))) - cost
 
 
 def _sample(text: Text) -> Ints:
