@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from keyhole.patterns.bits import best_set, saved, set_bits
+from keyhole.patterns.bits import best_set, saved, saved_once, set_bits
 
 
 def cost(hits: int, misses: int, share: float) -> float:
@@ -68,3 +68,12 @@ def test_a_set_of_nothing_that_pays_for_itself_is_empty() -> None:
 def test_a_set_has_at_most_so_many_tokens() -> None:
     chosen, _ = best_set(np.full(30, 10), np.full(30, 10), 0.001, 10.0, most=7)
     assert len(chosen) == 7
+
+
+def test_one_rule_saves_what_it_does_among_many() -> None:
+    random = np.random.default_rng(0)
+    matches = random.integers(0, 500, 400)
+    hits = random.binomial(matches, random.random(400))
+    for share in (0.001, 0.2, 1.0):
+        found = [saved_once(h, n, share) for h, n in zip(hits.tolist(), matches.tolist(), strict=True)]
+        np.testing.assert_allclose(found, saved(hits, matches, share), rtol=1e-9, atol=1e-9)

@@ -6,14 +6,17 @@ that this saves, less the bits of the rule, are what a rule is worth.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import gammaln, xlogy
+from scipy.special import gammaln
 
 TOKEN_SETS = 64
 """Upper bound on the tokens of a set."""
+NOTHING = 1e-300
+"""In place of a share of 0, whose logarithm there is not."""
 Ints = npt.NDArray[np.int64]
 
 
@@ -21,12 +24,19 @@ def saved(hits: Any, matches: Any, share: float) -> Any:
     """Bits saved on `matches` positions of which `hits` fire, if they were described with `share` before. Never below 0 for a
     rule that fires more rarely than that: such a rule saves nothing."""
     hits, matches = np.asarray(hits, np.float64), np.asarray(matches, np.float64)
-    matches = np.maximum(matches, hits)
-    misses = matches - hits
-    own = (hits + 0.5) / (matches + 1)
-    before = xlogy(hits, share) + xlogy(misses, 1 - share)
-    after = xlogy(hits, own) + xlogy(misses, 1 - own)
-    return np.where(own > share, (after - before) / np.log(2), 0.0)
+    misses = np.maximum(matches - hits, 0)
+    own = (hits + 0.5) / (hits + misses + 1)
+    found = hits * np.log2(own / share) + misses * np.log2((1 - own) / max(1 - share, NOTHING))
+    return np.where(own > share, found, 0.0)
+
+
+def saved_once(hits: float, matches: float, share: float) -> float:
+    """The same for two numbers: arrays of one are slow, and this is asked for very often."""
+    misses = max(matches - hits, 0.0)
+    own = (hits + 0.5) / (hits + misses + 1)
+    if own <= share:
+        return 0.0
+    return hits * math.log2(own / share) + misses * math.log2((1 - own) / max(1 - share, NOTHING))
 
 
 def set_bits(size: Any, token_bits: float) -> Any:

@@ -21,8 +21,6 @@ import numpy.typing as npt
 from . import rules
 from .text import Ints, Text, parted
 
-DIRECTIONS = (0, 1, 2, None)
-"""Places whose vectors may add a direction; None is the mean of the prefix."""
 RIDGE_VECTORS, RIDGE_PATTERN = 1.0, 0.1
 LEAST_BITS = 25.0
 """A direction saves at least this many bits."""
@@ -39,7 +37,10 @@ class Effort(NamedTuple):
 
     ridge: dict[Backs, float]
     """The places that have weights, alone and together: by how many positions' worth of doubt each weight is shrunk."""
+    directions: tuple[int | None, ...]
+    """Places whose vectors may add a direction; None is the mean of the prefix."""
     sweeps: int
+    """How often all weights are improved in turn."""
     last: int
     """Weights of the last token, at most. The rules reach the positions that have one."""
     kept: int
@@ -49,8 +50,8 @@ class Effort(NamedTuple):
 
 
 _LAST: dict[Backs, float] = {(0,): 1.5, (1,): 2.5, (2,): 5.0, (3,): 8.0}
-FULL = Effort({**_LAST, (0, 1): 2.0, (0, 1, 2): 2.0}, sweeps=5, last=1024, kept=384, misses=100_000)
-QUICK = Effort(_LAST, sweeps=3, last=64, kept=64, misses=4096)
+FULL = Effort({**_LAST, (0, 1): 2.0, (0, 1, 2): 2.0}, (0, 1, 2, None), sweeps=5, last=1024, kept=384, misses=100_000)
+QUICK = Effort(_LAST, (0, None), sweeps=3, last=64, kept=64, misses=4096)
 """The second is for all keys of a model."""
 Floats = npt.NDArray[np.float64]
 
@@ -126,7 +127,7 @@ class _Fit:
             return
         self._sweep([block for block in self.blocks if len(block.backs) == 1])
         if text.lexicon.has_vectors:
-            for back in DIRECTIONS:
+            for back in effort.directions:
                 self._direction(back)
         for _ in range(effort.sweeps - 1):
             self._sweep(self.blocks)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import rules
-from .bits import best_set, saved, set_bits
+from .bits import best_set, saved, saved_once, set_bits
 from .evidence import rounded
 from .lexicon import AFFIXES, FORMS
 from .rules import Bools, Condition
@@ -95,6 +95,9 @@ class Residual:
     def saved(self, hits: Any, matches: Any) -> Any:
         return saved(hits, matches, self.share)
 
+    def saved_once(self, hits: float, matches: float) -> float:
+        return saved_once(float(hits), float(matches), self.share)
+
     def back_bits(self, back: int) -> float:
         return KIND_BITS + BACK_BITS + float(self.weights[back] if back < len(self.weights) else 0.0)
 
@@ -132,7 +135,7 @@ def next_rule(left: Residual) -> Rule | None:
         return None
     options = list(_by_form(left, hits))
     best = max((bits for _, bits in options), default=0.0)
-    if best < DECIDED * float(left.saved(len(hits), len(hits))):
+    if best < DECIDED * left.saved_once(len(hits), len(hits)):
         options += _by_meaning(left, hits, best)
     if not options:
         return None
@@ -146,7 +149,7 @@ def _grown(left: Residual, first: Condition, cost_less: float) -> Rule:
     """Add conditions to the first as long as each saves bits. `cost_less`: bits saved by the first, its own paid."""
     text, conditions = left.text, [first]
     positions = left.free(rules.where({"all": conditions}, text))
-    paid = float(left.saved(left.is_hit[positions].sum(), len(positions))) - cost_less
+    paid = left.saved_once(left.is_hit[positions].sum(), len(positions)) - cost_less
     best = cost_less
     while len(conditions) < CONDITIONS:
         hits = left.is_hit[positions]
@@ -159,13 +162,13 @@ def _grown(left: Residual, first: Condition, cost_less: float) -> Rule:
             inside = rules.holds(condition, text, looked)
             h = int((inside & mine).sum())
             options.append(
-                (float(left.saved(h, h + weight * (inside & ~mine).sum())) - cost, len(options), condition, cost)
+                (left.saved_once(h, h + weight * (inside & ~mine).sum()) - cost, len(options), condition, cost)
             )
         if not options:
             break
         _, _, condition, cost = max(options, key=lambda each: (each[0], -each[1]))
         inside = rules.holds(condition, text, positions)
-        bits = float(left.saved(hits[inside].sum(), inside.sum())) - paid - cost
+        bits = left.saved_once(hits[inside].sum(), inside.sum()) - paid - cost
         if bits < best + max(MARGIN, WORTH * best) or hits[inside].sum() < LEAST_HITS:
             break
         conditions, positions, best, paid = [*conditions, condition], positions[inside], bits, paid + cost
@@ -202,13 +205,13 @@ def _by_form(left: Residual, hits: Ints) -> Iterator[tuple[Condition, float]]:
             )
         if back < 2:
             for form, table, cost in _forms(left, h, tokens):
-                bits = float(left.saved(h[table].sum(), n[table].sum()))
+                bits = left.saved_once(h[table].sum(), n[table].sum())
                 yield {"if": "form", "back": back, **form}, bits - cost - left.back_bits(back)
     free = counts_by_place(text) - np.bincount(text.places[taken], minlength=len(counts_by_place(text)))
     at_hits = np.bincount(text.places[hits], minlength=len(free))
     for condition, cost in _places(left, hits):
         inside = slice(condition["from"], None if condition["to"] is None else condition["to"] + 1)
-        yield condition, float(left.saved(at_hits[inside].sum(), free[inside].sum())) - cost
+        yield condition, left.saved_once(at_hits[inside].sum(), free[inside].sum()) - cost
 
 
 def _by_meaning(left: Residual, hits: Ints, best: float) -> Iterator[tuple[Condition, float]]:
@@ -278,7 +281,7 @@ def _near_token(left: Residual, h: Ints, n: Ints) -> Iterator[tuple[Condition, f
         at = int(np.argmax(bits))
         least = float(np.floor(near[order[at]] * 1000) / 1000)
         inside = near >= least
-        total = float(left.saved(h[: len(near)][inside].sum(), n[: len(near)][inside].sum()))
+        total = left.saved_once(h[: len(near)][inside].sum(), n[: len(near)][inside].sum())
         cost = left.back_bits(0) + VECTOR_BITS
         yield {"if": "near", "back": 0, "centroid": _listed(centroid), "least": least}, total - cost
 
@@ -328,12 +331,12 @@ def _topic_first(left: Residual, hits: Ints, best: float) -> Iterator[tuple[Cond
         cost = KIND_BITS + 2 + set_bits(len(ids), left.token_bits)
         for least in (1, 2, 3, 4):
             inside = int((there >= least).sum())
-            bits = float(left.saved(inside, max(inside, each * (elsewhere >= least).sum()))) - cost
+            bits = left.saved_once(inside, max(inside, each * (elsewhere >= least).sum())) - cost
             options.append((bits, {"if": "topic", "ids": ids, "least": least}, cost))
     bits, topic, cost = max(options, key=lambda option: option[0])
     if bits > best:
         matched = left.free(rules.where({"all": [topic]}, text))
-        yield topic, float(left.saved(left.is_hit[matched].sum(), len(matched))) - cost
+        yield topic, left.saved_once(left.is_hit[matched].sum(), len(matched)) - cost
 
 
 def _sample(text: Text) -> Ints:
@@ -496,7 +499,7 @@ class _Pairs:
             h, n = (self.h, self.n) if not chosen else self._count(hits, misses)
             bits = self.left.saved(total_h - h, total_n - n)
             one = int(np.argmax(bits))
-            if bits[one] <= float(self.left.saved(total_h, total_n)) + self.left.token_bits + MARGIN:
+            if bits[one] <= self.left.saved_once(total_h, total_n) + self.left.token_bits + MARGIN:
                 break
             chosen.append(one)
             total_h, total_n = total_h - int(h[one]), total_n - float(n[one])
