@@ -19,7 +19,7 @@ from small import corpus
 import keyhole
 from keyhole.errors import KeyholeError, RunError, UsageError
 from keyhole.models.model import Model
-from keyhole.patterns import find, keys, scoring
+from keyhole.patterns import find, firing, keys, scoring
 from keyhole.patterns.find import patterns
 from keyhole.store import layout
 from keyhole.store import patterns as stored
@@ -33,7 +33,8 @@ SEARCH: dict[str, Any] = {"cells": 4, "tokens": 8000, "held_out_tokens": 4000, "
 @pytest.fixture
 def little_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """A key fires at more positions, and fewer triggers are dealt out, so that little text is enough."""
-    monkeypatch.setattr(keys, "FIRES", 0.004)
+    for module in (keys, firing):
+        monkeypatch.setattr(module, "LEVELS", (0.02, 0.004, 0.001))
     monkeypatch.setattr(find, "NULLS", 40)
     monkeypatch.setattr(find, "POOL", 8)
     monkeypatch.setattr(scoring, "FEWEST_FIRING", 3)
@@ -309,8 +310,13 @@ def test_every_method_is_scored(copy: Callable[[str], Path], cells: int | str) -
     run = patterns(copy("copy"), **{**SEARCH, "cells": cells, "ablate": 0, "baselines": True, "score": True})
     scored = [key for _, key in stored.of(run) or () if key.scores and key.scores["rules"].auprc is not None]
     assert scored
+    dear = {"permuted", "random"}
     for key in scored:
-        assert set(key.scores) == set(METHODS)
+        assert set(key.scores) - dear == set(METHODS) - dear
+        assert not dear & set(key.scores) or dear <= set(key.scores)
+    for layer in range(run.layers):
+        here = [key for place, key in stored.of(run) or () if run.cells.split(place)[0] == layer]
+        assert sum("random" in key.scores for key in here) == min(find.RIVALS, sum(key.side == 1 for key in here))
 
 
 def test_baselines_without_a_pattern_are_near_the_base_rate(
@@ -330,7 +336,9 @@ def test_baselines_without_a_pattern_are_near_the_base_rate(
         if (*run.cells.split(place), key.side) in truth and key.scores["rules"].auprc is not None
     ]
     assert len(found) >= 5
-    means = {method: float(np.mean([key.scores[method].auprc or 0.0 for key in found])) for method in METHODS}
+    scored = {method: [key.scores[method].auprc or 0.0 for key in found if method in key.scores] for method in METHODS}
+    assert min(map(len, scored.values())) >= 3
+    means = {method: float(np.mean(each)) for method, each in scored.items()}
     assert means["rules"] > 0.2, means
     for method in ("permuted", "random", "other"):
         assert means[method] < 0.02, means

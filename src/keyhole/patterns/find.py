@@ -58,7 +58,10 @@ HELD_OUT = 1 << 19
 CONTROL_TOKENS = 1 << 18
 """Tokens of that text, at most, that the rules of the control are found in. More cannot help them: they are another model's."""
 NULLS = 150
-"""Dealt-out searches per layer: at least this many, and one per key if baselines are scored or not all keys are looked at."""
+"""Dealt-out searches per layer. If it has fewer keys, some are made several times."""
+RIVALS = 30
+"""Keys per layer, at most, for which rules of dealt-out triggers and of random weights are made and scored: they cost as much as the
+key's own, and say the same of all keys."""
 POOL = 50
 """Triggers are dealt out over at least this many keys of a layer, if it has that many: of fewer, each would keep too much of its own."""
 ABLATED = 10
@@ -178,6 +181,11 @@ class _Search:
         self.cells = chosen_cells(run, settings.cells, settings.seed)
         self.pool = pooled(run, self.cells, settings.seed)
         self.sides = (1, -1) if run.gated else (1,)
+        random = np.random.default_rng((settings.seed, RIVALS))
+        self.rivals = {
+            layer: np.sort(random.choice(each, min(RIVALS, len(each)), replace=False))
+            for layer, each in self.cells.items()
+        }
         self._notes = run.path / f"{layout.PATTERNS_FIRED}_notes.json"
         self.done: list[str] = [] if force else self._read_notes()
 
@@ -317,17 +325,11 @@ class _Search:
 
     def _layer(self, pool: Workers, layer: int, needed: dict[tuple[int, int], tuple[float, ...]]) -> None:
         """Rules of a layer's keys and of dealt-out triggers, q-values, keys."""
-        seed = self.settings.seed
         jobs = self._jobs(REAL, layer, self.cells[layer], self.pool[layer])
-        dealt = [job._replace(dealt=True) for job in jobs]
-        firing = [job for job in dealt if self._fires(job)]
-        if self.settings.cells == ALL and not self.settings.baselines:
-            some = np.random.default_rng((seed, layer)).permutation(len(firing))[:NULLS]
-            dealt = [firing[i] for i in np.sort(some)]
-        for again in range(len(firing), NULLS if firing else 0):
-            dealt.append(firing[again % len(firing)]._replace(seed=seed + again // len(firing)))
+        dealt = self._dealt(layer, jobs)
+        rivals = dealt[: len(self.rivals[layer])] if self.settings.baselines else []
         penalties = [penalty(needed.get((job.cell, job.side), ())) for job in jobs]
-        advance = self._progress(f"layer {layer}", 2 * len(jobs) + 2 * len(dealt))
+        advance = self._progress(f"layer {layer}", 2 * len(jobs) + len(dealt) + len(rivals))
         found = pool.search(jobs, penalties, advance)
         null = pool.search(dealt, [() for _ in dealt], advance)
         trusted = discovered(found, null, *(sum(map(self._fires, each)) for each in (jobs, dealt)))
@@ -341,9 +343,21 @@ class _Search:
             # what was found in dealt-out triggers is a baseline as it is: nothing is left out
             orders = [
                 Order(job, tuple((rule, 1.0) for rule in rules), (), effort)
-                for job, rules in zip(dealt[: len(jobs)], null, strict=False)
+                for job, rules in zip(rivals, null, strict=False)
             ]
             self._save_rivals("permuted", layer, pool.make(orders, advance))
+
+    def _dealt(self, layer: int, jobs: list[Job]) -> list[Job]:
+        """The nulls of a layer: first those that are baselines, then others that fire, as many as `NULLS` together."""
+        baselines = set(self.rivals[layer].tolist()) if self.settings.baselines else set()
+        every = [job._replace(dealt=True) for job in jobs]
+        first = [job for job in every if job.side > 0 and job.cell in baselines]
+        others = [job for job in every if self._fires(job) and not (job.side > 0 and job.cell in baselines)]
+        others = [others[i] for i in np.random.default_rng((self.settings.seed, layer)).permutation(len(others))]
+        found = [*first, *others][: max(len(first), NULLS)]
+        firing = [job for job in found if self._fires(job)]
+        again = range(len(firing), NULLS if firing else 0)
+        return found + [firing[i % len(firing)]._replace(seed=firing[0].seed + i // len(firing)) for i in again]
 
     def _fires(self, job: Job) -> bool:
         """Whether a key fires at enough positions for rules to be looked for."""
@@ -354,11 +368,11 @@ class _Search:
     def _offsets(self, layer: int, side: int) -> Ints:
         return np.asarray(read_pairs(self.run, REAL, layer, side).offsets)
 
-    def _jobs(self, what: str, layer: int, cells: Ints, among: Ints) -> list[Job]:
+    def _jobs(self, what: str, layer: int, cells: Ints, among: Ints, sides: tuple[int, ...] | None = None) -> list[Job]:
         places = np.searchsorted(among, cells)
         return [
             Job(what, layer, side, number, cell, False, self.settings.seed)
-            for side in self.sides  # the outer loop: a process has one side open
+            for side in sides or self.sides  # the outer loop: a process has one side open
             for number, cell in zip(places.tolist(), cells.tolist(), strict=True)
         ]
 
@@ -378,15 +392,15 @@ class _Search:
             part = text.beginning(CONTROL_TOKENS)
             save_text(run, part, RANDOM)
             advance = self._progress("coefficients with random weights", len(part))
-            gather(run, control, part, self.cells, RANDOM, sides=self.sides, seed=seed, advance=advance)
+            gather(run, control, part, self.rivals, RANDOM, sides=(1,), seed=seed, advance=advance)
             del control
             self._note("control gathered")
-        advance = self._progress("rules with random weights", 2 * sum(map(len, self.cells.values())) * len(self.sides))
-        for layer, cells in self.cells.items():
+        advance = self._progress("rules with random weights", 2 * sum(map(len, self.rivals.values())))
+        for layer, cells in self.rivals.items():
             if f"control {layer}" in self.done:
-                advance(2 * len(cells) * len(self.sides))
+                advance(2 * len(cells))
                 continue
-            jobs = self._jobs(RANDOM, layer, cells, cells)
+            jobs = self._jobs(RANDOM, layer, cells, cells, sides=(1,))
             found = pool.search(jobs, [() for _ in jobs], advance)
             orders = [
                 Order(job, tuple((rule, 1.0) for rule in rules), (), FULL)
@@ -405,13 +419,13 @@ class _Search:
             lines = [msgspec.json.encode(key) for key in keys]
             replace_bytes(self._rival_file(name, layer), b"\n".join(lines))
 
-    def _rivals(self, name: str, keys: dict[int, list[Key]]) -> dict[int, list[Key]]:
-        """In the order of `keys`."""
+    def _rivals(self, name: str, keys: dict[int, list[Key]]) -> dict[int, list[Key | None]]:
+        """In the order of `keys`; None for a key that has none."""
         found = {}
         for layer, each in keys.items():
             lines = read_small(self._rival_file(name, layer), stored.LARGEST_FILE).splitlines()
             known = {(key.cell, key.side): key for key in (msgspec.json.decode(line, type=Key) for line in lines)}
-            found[layer] = [known[key.cell, key.side] for key in each]
+            found[layer] = [known.get((key.cell, key.side)) for key in each]
         return found
 
 

@@ -54,6 +54,8 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Keys = Mapping[int, Sequence[Key]]
 """Per layer, keys."""
+Rivals = Mapping[str, Mapping[int, Sequence[Key | None]]]
+"""By method and layer, keys that take the place of others; None for those that have none."""
 
 CPU_BYTES = 3 << 30
 """Memory for the coefficients of one pass, at most, if the model is on the CPU."""
@@ -73,7 +75,7 @@ def score(
     keys: Keys,
     *,
     learned: Baselines | None = None,
-    rivals: Mapping[str, Keys] | None = None,
+    rivals: Rivals | None = None,
     seed: int = 0,
     begin: Begin = lambda total: lambda done: None,
 ) -> tuple[dict[int, list[Key]], dict[str, Fact]]:
@@ -234,9 +236,7 @@ class _Part:
 class _Scoring:
     """What is collected while the keys are scored."""
 
-    def __init__(
-        self, run: Run, text: Text, keys: Keys, learned: Baselines | None, rivals: Mapping[str, Keys], seed: int
-    ) -> None:
+    def __init__(self, run: Run, text: Text, keys: Keys, learned: Baselines | None, rivals: Rivals, seed: int) -> None:
         self.run, self.text, self.keys, self.learned, self.rivals = run, text, keys, learned, rivals
         self.groups = deal(text, seed)
         self.scored: dict[int, dict[int, Key]] = {layer: {} for layer in keys}
@@ -296,8 +296,8 @@ class _Scoring:
             other = (number + self.shifts[layer]) % len(self.keys[layer])
             add("other", seen.matched(_matches(said.fired(other)), self.keys[layer][other].threshold))
         for method, rivals in self.rivals.items():
-            if layer in rivals:
-                rival = rivals[layer][number]
+            rival = rivals[layer][number] if layer in rivals else None
+            if rival is not None:
                 add(method, seen.matched(_matches(rules.fire(rival, self.text)), rival.threshold))
         patterns = tuple(
             seen.alone(pattern, _matches(rules.alone(key, i, self.text))) for i, pattern in enumerate(key.patterns)
