@@ -1,10 +1,11 @@
 """The search for patterns of every key, compared with the bare forward pass over the same text.
 
-    python bench/patterns.py RUN [--cells all] [--tokens 262144] [--processes 2]
+    python bench/patterns.py RUN [--layers N] [--tokens 262144] [--processes 2]
 
-RUN is a finished scan; it is copied, and the copy is searched without scores. Printed: the seconds of the bare forward pass over
-the text that rules are found in, of the pass that finds where keys fire, and of the search for rules; the milliseconds of one core
-per key; and the largest memory of this process and of one that searches.
+RUN is a finished scan; it is copied, and all keys of the copy are searched without scores, or those of N layers, evenly spaced.
+Printed: the seconds of the bare forward pass over the text that rules are found in, of the pass that finds where keys fire, and of
+the search for rules; the milliseconds of one core per key; the minutes that all keys of the model take, if that is the time of each;
+and the largest memory of this process and of one that searches.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 
 from keyhole.common.batching import batch_by_length
 from keyhole.models.rerun import model_of
-from keyhole.patterns.find import patterns
+from keyhole.patterns import find
 from keyhole.patterns.held import mining_text
 from keyhole.patterns.lexicon import Lexicon
 from keyhole.store import patterns as stored
@@ -31,7 +32,7 @@ from keyhole.store.run import Run
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
-    parser.add_argument("--cells", default="all")
+    parser.add_argument("--layers", type=int)
     parser.add_argument("--tokens", type=int, default=1 << 18)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--device", default="auto")
@@ -45,15 +46,22 @@ def main() -> None:
             windows = [text.tokens[text.offsets[i] : text.offsets[i + 1]] for i in numbers]
             model.forward(model.batch(windows).ids)
         bare = time.perf_counter() - begin
+        every = find.chosen_cells(run, find.ALL, 0)
+        total = sum(map(len, every.values()))
+        if given.layers:
+            some = np.linspace(0, run.layers - 1, given.layers).round().astype(int).tolist()
+            none = np.empty(0, np.int64)
+            few = {layer: cells if layer in some else none for layer, cells in every.items()}
+            find.chosen_cells = lambda run, cells, seed: few
         steps: list[tuple[str, float]] = []
 
         def progress(what: str, total: int) -> Callable[[int], None]:
             steps.append((what, time.perf_counter()))
             return lambda done: None
 
-        patterns(
+        find.patterns(
             run,
-            cells=given.cells,
+            cells=find.ALL,
             tokens=given.tokens,
             ablate=0,
             baselines=False,
@@ -64,6 +72,7 @@ def main() -> None:
         )
         end = time.perf_counter()
         first = next(at for what, at in steps if what.startswith("layer"))
+        looked = first - steps[0][1]
         found = stored.of(run)
         keys = [key for _, key in found] if found else []
         mebibytes = [
@@ -71,9 +80,12 @@ def main() -> None:
         ]
         print(f"tokens               {len(text):,}")
         print(f"bare forward pass    {bare:.1f} s")
-        print(f"where keys fire      {first - steps[0][1]:.1f} s, {(first - steps[0][1]) / bare:.2f} times that")
+        print(f"where keys fire      {looked:.1f} s, {looked / bare:.2f} times that")
         print(f"rules of {len(keys):,} keys  {end - first:.1f} s, {(end - first) / bare:.1f} times that")
         print(f"per key              {1000 * given.processes * (end - first) / max(1, len(keys)):.0f} ms of one core")
+        print(
+            f"all {total:,} keys  {(looked + (end - first) * total / max(1, len(keys))) / 60:.1f} min with {given.processes} processes"
+        )
         print(f"largest memory       {mebibytes[0]:,.0f} MiB, {mebibytes[1]:,.0f} MiB in a process that searches")
         print(f"keys with a pattern  {sum(bool(key.patterns) for key in keys):,}")
 

@@ -11,7 +11,7 @@ from patterned import pattern
 
 from keyhole.patterns import rules
 from keyhole.patterns.lexicon import FORMS, Lexicon
-from keyhole.patterns.text import Text
+from keyhole.patterns.text import Text, joined, parted
 from keyhole.store.patterns import Key
 
 PIECES = [
@@ -314,3 +314,22 @@ def test_a_text_counts_what_is_before_a_position() -> None:
         found = text.before(sorted(ids), every, nearest=nearest, farthest=farthest)
         assert found.tolist() == counted(count, windows)
     assert text.token(every, 2).tolist() == counted(lambda prefix: prefix[-3] if len(prefix) > 2 else -1, windows)
+
+
+def test_the_beginning_of_a_text_is_whole_windows() -> None:
+    windows = windows_of(12)
+    text = a_text(windows)
+    for most in (0, 1, 7, len(windows[0]), len(text) - 1, len(text), 10**9):
+        part = text.beginning(most)
+        kept = len(part.offsets) - 1
+        assert part.tokens.tolist() == [token for window in windows[:kept] for token in window]
+        assert part.documents.tolist() == text.documents[:kept].tolist()
+        assert len(part) <= most or kept == 1
+        assert kept == len(windows) or len(part) + len(windows[kept]) > most
+
+
+def test_tokens_are_joined_and_parted() -> None:
+    tokens = np.random.default_rng(0).integers(0, 300_000, (500, 3))
+    numbers = joined(tokens, 300_000)
+    np.testing.assert_array_equal(parted(numbers, 3, 300_000), tokens)
+    assert numbers[np.lexsort(tokens.T[::-1])].tolist() == sorted(numbers.tolist())
