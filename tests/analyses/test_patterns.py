@@ -110,9 +110,9 @@ def test_the_summary_counts_triggers_and_means_keys(run: keyhole.Run) -> None:
             found = [each.scores[method].auprc for each in known if method in each.scores]
             assert row[column] == pytest.approx(np.mean(found))  # type: ignore[arg-type]
         for measure in ("auprc_99", "f1", "pearson"):
-            both = [each.scores for each in here if {"rules", "bigram"} <= each.scores.keys()]
-            found = [getattr(each["bigram"], measure) for each in both]
-            assert row[f"bigram_{measure}"] == pytest.approx(np.mean(found))
+            both = [each.scores for each in here if {"rules", "list"} <= each.scores.keys()]
+            found = [getattr(each["list"], measure) for each in both]
+            assert row[f"list_{measure}"] == pytest.approx(np.mean(found))
         assert row["covered_lo"] <= row["covered"] <= row["covered_hi"]
         assert row["auprc_lo"] < row["auprc"] < row["auprc_hi"]
 

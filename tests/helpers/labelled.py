@@ -47,7 +47,7 @@ def write(run: keyhole.Run, each: int = 8) -> None:
                     pattern("ends in \u202e‘ing’", (0, 1, 3), ids[:1], auprc=0.11),
                 )
                 scores = {
-                    method: Score(0.7 - 0.1 * i, 0.75 - 0.1 * i, 0.5, 0.4, 0.65 - 0.1 * i, 0.74 - 0.1 * i)
+                    method: Score(0.7 - 0.08 * i, 0.75 - 0.08 * i, 0.5, 0.4, 0.65 - 0.08 * i, 0.74 - 0.08 * i)
                     for i, method in enumerate(patterns.METHODS)
                 }
                 keys.append(Key(cell, 1, "both", 0.5, found, 6, (0.84, 0.31, -0.02), scores))
