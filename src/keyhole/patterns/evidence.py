@@ -54,6 +54,7 @@ FULL = Effort({**_LAST, (0, 1): 2.0, (0, 1, 2): 2.0}, (0, 1, 2, None), sweeps=5,
 QUICK = Effort(_LAST, (0, None), sweeps=3, last=64, kept=64, misses=4096)
 """The second is for all keys of a model."""
 Floats = npt.NDArray[np.float64]
+Singles = npt.NDArray[np.float32]
 
 
 def reach(text: Text, positions: Ints) -> Ints:
@@ -78,12 +79,12 @@ def fit(
     `positions`: all that the rules reach; `levels`: how many levels each is in, above `firing` if the key fires there; `pattern`:
     the first pattern that matches, −1 if none does. Of the positions of no level, a random part stands for the others.
     """
-    weight = np.ones(len(positions))
+    weight = np.ones(len(positions), np.float32)
     misses, most = np.flatnonzero(levels == 0), effort.misses
     if len(misses) > most:
         some = np.concatenate([np.flatnonzero(levels), random.choice(misses, most, replace=False)])
         some.sort()
-        weight = np.where(levels[some] > 0, 1.0, len(misses) / most)
+        weight = np.where(levels[some] > 0, 1.0, len(misses) / most).astype(np.float32)
         positions, levels, pattern = positions[some], levels[some], pattern[some]
     found = _Fit(text, positions, levels, weight, pattern, patterns, effort)
     return found.evidence(firing), np.round(found.amounts[:-1], 2).tolist()
@@ -105,18 +106,18 @@ class _Fit:
         text: Text,
         positions: Ints,
         levels: npt.NDArray[np.int8],
-        weight: Floats,
+        weight: Singles,
         pattern: Ints,
         patterns: int,
         effort: Effort,
     ) -> None:
         self.text, self.positions, self.weight, self.effort = text, positions, weight, effort
         self.pattern = np.where(pattern < 0, patterns, pattern)
-        self.inside = [levels > level for level in range(int(levels.max(initial=0)) or 1)]
-        """per level, whether each position is in it"""
-        shares = [(float(weight[each].sum()) + 0.5) / (float(weight.sum()) + 1) for each in self.inside]
+        self.inside = [(levels > level).astype(np.float32) for level in range(int(levels.max(initial=0)) or 1)]
+        """per level, 1 for each position that is in it"""
+        shares = [(float(weight @ each) + 0.5) / (float(weight.sum()) + 1) for each in self.inside]
         self.biases = np.log(shares) - np.log1p(np.negative(shares))
-        self.z = np.zeros(len(positions))
+        self.z: Singles = np.zeros(len(positions), np.float32)
         """what is added to the bias at each position"""
         self.amounts = np.zeros(patterns + 1)
         """per pattern; the last entry, of positions without one, stays 0"""
@@ -132,15 +133,15 @@ class _Fit:
         for _ in range(effort.sweeps - 1):
             self._sweep(self.blocks)
 
-    def _slopes(self) -> list[tuple[Floats, Floats]]:
+    def _slopes(self) -> list[tuple[Singles, Singles]]:
         """Per level, the gradient and the curvature at each position."""
         found = []
         for inside, bias in zip(self.inside, self.biases, strict=True):
-            p = 1 / (1 + np.exp(-(self.z + bias)))
-            found.append((self.weight * (inside - p), self.weight * p * (1 - p)))
+            p = 1 / (1 + np.exp(np.minimum(-(self.z + np.float32(bias)), 80)))
+            found.append((self.weight * (inside - p), self.weight * (p * (1 - p))))
         return found
 
-    def _slope(self) -> tuple[Floats, Floats]:
+    def _slope(self) -> tuple[Singles, Singles]:
         """Those of all levels together."""
         gradients, curvatures = zip(*self._slopes(), strict=True)
         return sum(gradients[1:], gradients[0]), sum(curvatures[1:], curvatures[0])
@@ -154,7 +155,7 @@ class _Fit:
         step = np.clip((g - ridge * weights) / (c + ridge), -3, 3)
         step[:fixed] = 0  # that there is no token is said by the place
         weights += step
-        self.z += step[at]
+        self.z += step.astype(np.float32)[at]
         return c
 
     def _sweep(self, blocks: Sequence[_Block]) -> None:
@@ -178,9 +179,10 @@ class _Fit:
         """Add a direction if it saves enough bits."""
         x = self._vectors(back)
         direction, before, cost = np.zeros(x.shape[1], np.float32), self.z, self._loss()
-        for _ in range(2):
-            gradient, curvature = (each.astype(np.float32) for each in self._slope())
-            a = (x * curvature[:, None]).T @ x + np.float32(RIDGE_VECTORS) * np.eye(x.shape[1], dtype=np.float32)
+        gradient, curvature = self._slope()
+        a = (x * curvature[:, None]).T @ x + np.float32(RIDGE_VECTORS) * np.eye(x.shape[1], dtype=np.float32)
+        for again in range(2):  # the second step with the curvature of the first, which is most of the work
+            gradient = self._slope()[0] if again else gradient
             step = np.linalg.solve(a, gradient @ x - RIDGE_VECTORS * direction)
             direction += np.clip(step, -4, 4).astype(np.float32)
             self.z = before + x @ direction
@@ -195,7 +197,7 @@ class _Fit:
         """Bits that the levels cost."""
         total = 0.0
         for inside, bias in zip(self.inside, self.biases, strict=True):
-            z = self.z + bias
+            z = self.z + np.float32(bias)
             total += float((self.weight * (np.logaddexp(0, z) - inside * z)).sum())
         return total / float(np.log(2))
 

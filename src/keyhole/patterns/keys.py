@@ -25,7 +25,7 @@ LEAST_FIRES = 10
 """A key that fires at fewer positions is not looked at."""
 LEAST_TRIGGERS = 3
 """A pattern recurs in at least this many triggers, as in the paper."""
-FOLDS, ENOUGH = 4, 1000
+FOLDS, ENOUGH = 4, 300
 """The threshold is chosen on windows that the evidence was not fitted to: one in the first number is left out, each once. If the key
 fires at the second number of positions, one part of them is enough. For all keys of a model only one part is left out too, and the
 evidence of the others is kept as it is."""
