@@ -175,6 +175,21 @@ def test_a_search_with_other_settings_takes_nothing_over(copy: Callable[[str], P
     assert written(direct) == written(changed)
 
 
+def test_other_text_of_the_same_name_is_other_text(copy: Callable[[str], Path], tmp_path: Path) -> None:
+    """What was scored on a file is not taken for the file's scores once it has changed."""
+    path, held, said = copy("copy"), tmp_path / "held.txt", []
+    less = {**SEARCH, "cells": 1, "ablate": 0, "baselines": False, "score": False, "held_out": held}
+    for text, searched in (
+        ("one text of some words\n", True),
+        ("one text of some words\n", False),
+        ("another\n", True),
+    ):
+        held.write_text(text)
+        said.clear()
+        patterns(path, **less, progress=lambda what, total: said.append(what) or (lambda done: None))  # type: ignore[func-returns-value]
+        assert bool(said) == searched
+
+
 @pytest.mark.usefixtures("little_text")
 def test_flipping_signs_changes_no_byte(tmp_path: Path) -> None:
     """(up, v) → (−up, −v) is the same model: the sides are told by orientation."""

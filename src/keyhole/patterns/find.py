@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..common.checks import whole
-from ..common.files import read_small, replace_bytes
+from ..common.files import fingerprint, read_small, replace_bytes
 from ..errors import RunError, UsageError
 from ..models.load import load
 from ..models.model import SPLIT, Model
@@ -117,7 +117,7 @@ def patterns(
         cells=number,
         tokens=whole("tokens", tokens if tokens is not None else TOKENS_OF_ALL if every else TOKENS, 1000),
         held_out_tokens=whole("held_out_tokens", held_out_tokens, 1000),
-        held_out=tuple(str(Path(each).name) for each in files),
+        held_out=tuple(_named(Path(each)) for each in files),
         seed=whole("seed", seed, 0),
         ablated=whole("ablate", ablate if ablate is not None else 0 if every else ABLATED, 0),
         baselines=(not every) if baselines is None else baselines,
@@ -146,6 +146,11 @@ def _remove_steps(path: Path) -> None:
     with layout.writing_analyses(path):
         for file in path.glob(f"{layout.PATTERNS_FIRED}_*"):
             file.unlink()
+
+
+def _named(path: Path) -> str:
+    """A text by its name and, if it is a file, by what is in it: other text of the same name is other text."""
+    return f"{path.name} {fingerprint(path)['sha256'][:16]}" if path.is_file() else str(path)
 
 
 def _number(cells: int | str) -> int | Literal["all"]:
