@@ -145,6 +145,18 @@ def test_a_key_is_made_of_its_rules() -> None:
     np.testing.assert_array_equal(fired.positions[fired.scores >= key.threshold], true)
 
 
+def test_tokens_that_more_triggers_have_are_named_first() -> None:
+    text = a_text()
+    rule = Rule(({"if": "token", "back": 0, "ids": [2, 7, 9]}, {"if": "anywhere", "ids": [3, 5]}), 50.0, 30, 20)
+    prefixes = [[5, 9], [5, 7], [3, 9], [1, 2], [5, 1, 9]]  # the fourth does not carry it
+    triggers = Triggers(Text.of(prefixes, np.zeros(5), LEXICON))
+    there = Fires(np.arange(20), np.full(20, FIRING + 1))
+    (only,) = make_key(4, 1, text, there, [(rule, 0.01)], triggers, seed=0).patterns
+    assert only.triggers == (0, 1, 2, 4)
+    assert [each["ids"] for each in only.rule["all"]] == [[9, 7, 2], [3, 5]]
+    assert only.description.startswith("‘w9’, ‘w7’ or ‘w2’")
+
+
 def test_a_key_without_rules_says_nothing() -> None:
     text = a_text()
     key = make_key(

@@ -90,6 +90,14 @@ class Triggers:
         inside = np.isin(ends, rules.where({"all": conditions}, self.text))
         return tuple(np.flatnonzero(inside).tolist())
 
+    def ordered(self, condition: Condition, carried: Sequence[int]) -> Condition:
+        """A condition whose tokens come in the order of how many of these triggers have them: the first ones are named."""
+        if condition["if"] != "token":
+            return condition
+        there = self.text.token(self.text.offsets[1:][list(carried)] - 1, condition["back"])
+        counts = np.bincount(there[there >= 0], minlength=len(self.text.lexicon))
+        return {**condition, "ids": sorted(condition["ids"], key=lambda token: -counts[token])}
+
 
 def make_key(
     cell: int,
@@ -109,11 +117,12 @@ def make_key(
     for rule, q in found:
         carried = triggers.carry(rule.conditions)
         if len(carried) >= LEAST_TRIGGERS:
+            conditions = [triggers.ordered(each, carried) for each in rule.conditions]
             patterns.append(
                 Pattern(
-                    kind=kind_of(rule.conditions),
-                    description=describe(rule.conditions, text.lexicon),
-                    rule={"all": list(rule.conditions)},
+                    kind=kind_of(conditions),
+                    description=describe(conditions, text.lexicon),
+                    rule={"all": conditions},
                     triggers=carried,
                     matches=rule.matches,
                     hits=rule.hits,
