@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
 import numpy as np
+import pytest
+from families import tiny
+from small import scanned
 
 from keyhole.patterns.firing import Pairs
 from keyhole.patterns.workers import REAL, Desk, Job
@@ -49,3 +58,43 @@ def test_dealt_out_positions_are_as_many_of_each_level_and_of_all_keys() -> None
         again, other = (desk.fires(job._replace(dealt=True, seed=seed)) for seed in (5, 6))
         np.testing.assert_array_equal(again.positions, dealt.positions)
         assert not np.array_equal(other.positions, dealt.positions)
+
+
+SEARCHES = """
+import os, sys, time
+from keyhole.patterns.workers import workers
+from keyhole.store.run import Run
+
+if __name__ == "__main__":
+    with workers(Run(sys.argv[1]), 2) as pool:
+        print(*{pool._pool.submit(os.getpid).result() for _ in range(20)}, flush=True)
+        time.sleep(600)
+"""
+
+
+@pytest.mark.slow(seconds=5)
+def test_processes_end_with_the_one_that_started_them(tmp_path: Path) -> None:
+    """Even if it is killed: nothing is left that waits for work."""
+    run = scanned(tiny("opt"), tmp_path)
+    script = tmp_path / "search.py"
+    script.write_text(SEARCHES)
+    with subprocess.Popen([sys.executable, str(script), str(run.path)], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        found = [int(each) for each in parent.stdout.readline().split()]
+        assert found
+        assert all(map(alive, found))
+        parent.kill()
+    end = time.monotonic() + 60
+    while any(map(alive, found)) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not any(map(alive, found))
+
+
+def alive(process: int) -> bool:
+    """Whether a process is there that has not ended."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    stat = Path(f"/proc/{process}/stat")  # tells those that ended and were not waited for, if the system has it
+    return not stat.exists() or stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -166,7 +167,16 @@ _desk: Desk | None = None
 def _open(path: str) -> None:
     global _desk
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     _desk = Desk(path)
+
+
+def _end_with_parent() -> None:
+    """A pool's processes wait for work even if nobody is left who could give it."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _search(job: Job, penalties: Sequence[float]) -> list[Rule]:
