@@ -185,9 +185,10 @@ def meaning(text: Text, positions: Ints) -> Floats:
     """[positions, dimensions] the mean vector of the prefix's last tokens, of length 1. Those of the whole text are kept."""
     known = text.cache.get("meaning")
     if known is None:
-        known = text.cache["meaning"] = np.empty((len(text), text.lexicon.padded.shape[1]), np.float16)
+        known = np.empty((len(text), text.lexicon.padded.shape[1]), np.float16)
         for begin in range(0, len(text), BLOCK):
             known[begin : begin + BLOCK] = _meaning(text, np.arange(begin, min(begin + BLOCK, len(text))))
+        text.cache["meaning"] = known  # when it is complete: other threads may ask
     return np.asarray(known[positions], np.float32)
 
 

@@ -9,8 +9,11 @@ each group of documents, so that the difference of two methods has an interval t
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -263,15 +266,24 @@ class _Scoring:
         keys = self.keys[layer]
         said = _Said(self, layer)
         numbers = np.flatnonzero(np.isin([key.cell for key in keys], cells))
-        for begin in range(0, len(numbers), BLOCK):
-            block = numbers[begin : begin + BLOCK]
-            columns = np.searchsorted(cells, [keys[i].cell for i in block])
-            seen = observed(x, columns, [keys[i].side for i in block], self.groups)
-            for number, each in zip(block.tolist(), seen, strict=True):
-                self.scored[layer][number] = self._one_key(layer, number, each, said)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # numpy lets other threads run while it works
+            for begin in range(0, len(numbers), BLOCK):
+                block = numbers[begin : begin + BLOCK].tolist()
+                columns = np.searchsorted(cells, [keys[i].cell for i in block])
+                seen = observed(x, columns, [keys[i].side for i in block], self.groups)
+                one = partial(self._one_key, layer, said)
+                for number, (key, differences) in zip(block, pool.map(one, block, seen), strict=True):
+                    self.scored[layer][number] = key
+                    for method, each in differences.items():
+                        self.differences.setdefault(method, []).append((layer, *each))
 
-    def _one_key(self, layer: int, number: int, seen: Observed, said: _Said) -> Key:
+    def _one_key(
+        self, layer: int, said: _Said, number: int, seen: Observed
+    ) -> tuple[Key, dict[str, tuple[float, Floats]]]:
+        """A key with its scores and, by baseline, how much larger the AUPRC of its rules is: with all documents, and without each
+        group."""
         key = self.keys[layer][number]
+        differences: dict[str, tuple[float, Floats]] = {}
         own = said.fired(number)
         mine, ranked = seen.matched(_matches(own), key.threshold)
         if ranked is not None and mine.auprc is not None:
@@ -283,14 +295,13 @@ class _Scoring:
             scores[method] = found[0]
             if key.side == 1 and rule is not None and found[1] is not None:
                 values = [each.average_precision for each in (rule, found[1])]
-                without = rule.replicates - found[1].replicates
-                self.differences.setdefault(method, []).append((layer, values[0] - values[1], without))
+                differences[method] = values[0] - values[1], rule.replicates - found[1].replicates
 
         add("list", seen.matched(_by_list(key, own), 0.0))
         column = said.column(key.cell)
         if column is not None:
             for name in LOOKUPS:
-                add(name, seen.looked_up(self.lookups[name], key.side * said.lookup(name)[:, column]))
+                add(name, seen.looked_up(self.lookups[name], key.side * said.lookups[name][:, column]))
             add("neighbour", *self._neighbour(seen, key.side * said.neighbour[:, column], _matches(own)))
         if len(self.keys[layer]) > 1:
             other = (number + self.shifts[layer]) % len(self.keys[layer])
@@ -302,7 +313,7 @@ class _Scoring:
         patterns = tuple(
             seen.alone(pattern, _matches(rules.alone(key, i, self.text))) for i, pattern in enumerate(key.patterns)
         )
-        return msgspec.structs.replace(key, scores=scores, patterns=patterns)
+        return msgspec.structs.replace(key, scores=scores, patterns=patterns), differences
 
     def _neighbour(
         self, seen: Observed, predicted: npt.NDArray[Any], own: Matches
@@ -359,8 +370,9 @@ class _Said:
     def __init__(self, scoring: _Scoring, layer: int) -> None:
         self.scoring, self.layer = scoring, layer
         self._fired: dict[int, rules.Fired] = {}
-        self._lookups: dict[Lookup, npt.NDArray[np.float32]] = {}
-        self._neighbour: npt.NDArray[np.float32] | None = None
+        learned = scoring.learned if scoring.learned is not None and layer in scoring.learned.cells else None
+        self.lookups = {name: learned.lookup(layer, name) for name in LOOKUPS} if learned else {}
+        self.neighbour = learned.neighbour(layer) if learned else np.empty((0, 0), np.float32)
 
     def fired(self, number: int) -> rules.Fired:
         """Where the rules of a key match."""
@@ -374,19 +386,6 @@ class _Said:
         cells = np.empty(0) if learned is None else learned.cells.get(self.layer, np.empty(0))
         at = int(np.searchsorted(cells, cell))
         return at if at < len(cells) and cells[at] == cell else None
-
-    def lookup(self, name: Lookup) -> npt.NDArray[np.float32]:
-        assert self.scoring.learned is not None
-        if name not in self._lookups:
-            self._lookups[name] = self.scoring.learned.lookup(self.layer, name)
-        return self._lookups[name]
-
-    @property
-    def neighbour(self) -> npt.NDArray[np.float32]:
-        assert self.scoring.learned is not None
-        if self._neighbour is None:
-            self._neighbour = self.scoring.learned.neighbour(self.layer)
-        return self._neighbour
 
 
 def _matches(fired: rules.Fired) -> Matches:
