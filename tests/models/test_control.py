@@ -17,6 +17,7 @@ from keyhole.cli import app
 from keyhole.commands.make import ControlOption, default_out
 from keyhole.common import files
 from keyhole.errors import RunDamaged, RunError, UsageError
+from keyhole.models.control import draw_seed
 from keyhole.models.model import Model
 from keyhole.models.rerun import model_of
 from keyhole.store.control import KINDS, control_of
@@ -68,9 +69,22 @@ def test_untied_unembeddings_stay_too(tmp_path: Path) -> None:
         assert torch.equal(getattr(control.lm, side)().weight, getattr(model.lm, side)().weight)
 
 
+@pytest.mark.parametrize("seed", [0, 1, 42])
+def test_a_random_control_is_not_where_training_began(folder: str, seed: int) -> None:
+    """A model that was initialised with the same number: its keys say nothing of the control's."""
+    control = keyhole.load(folder, device="cpu", control="random", control_seed=seed)
+    torch.manual_seed(seed)
+    begun = dict(type(control.lm)(control.config).named_parameters())
+    drawn = [name for name in weights(control) if not is_embedding(control, name) and begun[name].dim() > 1]
+    assert drawn
+    for name in drawn:
+        cosine = torch.nn.functional.cosine_similarity(weights(control)[name].flatten(), begun[name].flatten(), dim=0)
+        assert abs(cosine) < 0.2, name
+
+
 def test_a_random_control_is_what_the_model_class_draws_from_the_seed(folder: str) -> None:
     control = keyhole.load(folder, device="cpu", control="random", control_seed=5)
-    torch.manual_seed(5)
+    torch.manual_seed(draw_seed(5))
     fresh = dict(type(control.lm)(control.config).named_parameters())
     compared = [name for name in weights(control) if not is_embedding(control, name)]
     assert len(compared) > 20

@@ -36,11 +36,17 @@ def kept(lm: Any) -> set[int]:
 def _draw(lm: Any, seed: int) -> None:
     stay = kept(lm)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(draw_seed(seed))
         fresh = dict(type(lm)(_plain(lm.config)).named_parameters())
     for name, weight in lm.named_parameters():
         if id(weight) not in stay:
             weight.copy_(fresh.pop(name))
+
+
+def draw_seed(seed: int) -> int:
+    """What torch is seeded with. Not the seed itself: training often begins with `torch.manual_seed(0)`, and the control would be the
+    beginning of the very model that it is compared with, whose weights stay close to it."""
+    return _hashed(f"control {seed}")
 
 
 def _plain(config: Any) -> Any:
@@ -60,5 +66,9 @@ def _shuffle(lm: Any, seed: int) -> None:
 
 def _generator(seed: int, name: str) -> torch.Generator:
     """A generator of a weight's own: matrices of the same size are permuted differently, and independently of their order."""
-    digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    return torch.Generator().manual_seed(_hashed(f"{seed} {name}"))
+
+
+def _hashed(text: str) -> int:
+    """A seed below 2⁶³."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
