@@ -65,7 +65,7 @@ def fire(key: Key, text: Text) -> Fired:
 
 
 def alone(key: Key, number: int, text: Text) -> Fired:
-    """Run one pattern of a key by itself."""
+    """Run one pattern of a key without the others."""
     positions = where(key.patterns[number].rule, text)
     pattern = np.full(len(positions), number)
     return Fired(positions, _score(key, text, positions, pattern), pattern)

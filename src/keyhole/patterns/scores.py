@@ -37,7 +37,7 @@ GROUPS, FEWEST_GROUPS = 20, 5
 
 
 def most_firing(positions: int, percentile: int) -> int:
-    """How many of so many positions can be strictly above the percentile (in thousandths) of all of them: without ties so many are."""
+    """The largest number of positions that can be strictly above the percentile (in thousandths) of all; without ties it is reached."""
     return max(0, positions - 1 - (positions - 1) * percentile // 1000)
 
 

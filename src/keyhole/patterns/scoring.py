@@ -116,7 +116,7 @@ def _room(model: Model) -> int:
 
 
 def _passes(wanted: Mapping[int, Ints], positions: int, room: int) -> list[dict[int, Ints]]:
-    """The cells of each pass, so many that their coefficients fit."""
+    """The cells of each pass: as many as their coefficients fit into memory."""
     most = max(1, room // max(1, 4 * positions))
     flat = [(layer, cell) for layer in sorted(wanted) for cell in wanted[layer].tolist()]
     number = math.ceil(len(flat) / most)

@@ -1,4 +1,4 @@
-"""The search for rules, key by key, in several processes. What they need is in files of the run, so each opens it by itself."""
+"""The search for rules, key by key, in several processes. What they need is in files of the run, so each process opens the run."""
 
 from __future__ import annotations
 
