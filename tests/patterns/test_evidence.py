@@ -9,6 +9,7 @@ import pytest
 
 from keyhole.patterns import evidence, rules
 from keyhole.patterns.lexicon import Lexicon
+from keyhole.patterns.packing import unpacked
 from keyhole.patterns.scores import average_precision
 from keyhole.patterns.text import Text
 
@@ -34,14 +35,9 @@ def fired(seed: int) -> tuple[Text, np.ndarray, np.ndarray]:
 
 
 def weights(found: dict[str, Any], back: int) -> dict[int, float]:
-    return next(
-        (
-            dict(zip(each["ids"], each["weights"], strict=True))
-            for each in found["more"]
-            if each.get("back") == back and "ids" in each
-        ),
-        {},
-    )
+    entry = next((each for each in found["more"] if each.get("back") == back and "ids" in each), None)
+    ids, values = rules.weighted(entry, 1, TOKENS) if entry else ([], [])
+    return dict(zip(map(int, ids), map(float, values), strict=True))
 
 
 def cost(p: Any, y: np.ndarray) -> float:
@@ -60,7 +56,7 @@ def test_strong_tokens_weigh_more_than_weak_ones(seed: int) -> None:
     assert min(weak) > max(never)
     assert np.mean([before.get(token, 0.0) for token in range(15)]) < -0.3
     for each in found["more"]:
-        assert each.get("ids", []) == sorted(each.get("ids", []))
+        assert (np.diff(unpacked(each.get("ids", []))) > 0).all()
 
 
 def test_two_tokens_together_have_a_weight() -> None:
@@ -154,8 +150,62 @@ def test_a_part_of_the_misses_stands_for_the_others() -> None:
     scores = rules.score(few, text, positions, np.zeros(len(positions), np.float32))
     assert (y == 0).sum() > 2 * few_weights.misses
     assert scores.mean() == pytest.approx(y.mean(), abs=0.03)
-    for each in few["more"]:
-        assert len(each.get("ids", [])) <= 8
+    counts = {str(each["back"]): len(unpacked(each["ids"])) for each in few["more"] if "ids" in each}
+    assert 0 < counts.pop("0") <= 8
+    assert sum(counts.values()) <= 8
+
+
+def test_more_weights_are_kept_if_the_key_fires_more_often() -> None:
+    text, positions, y = fired(6)
+    kept = []
+    for per_firing in (0.0, 0.02, 0.2):
+        effort = evidence.FULL._replace(kept=10, kept_per_firing=per_firing)
+        found, _ = evidence.fit(
+            text, positions, y, np.full(len(y), -1), 0, np.random.default_rng(0), firing=0, effort=effort
+        )
+        kept.append(sum(len(unpacked(each["ids"])) for each in found["more"] if "ids" in each and each["back"] != 0))
+    fires = int(y.sum())
+    assert kept[0] <= 10
+    assert 10 < kept[1] <= round(0.02 * fires)
+    assert kept[1] < kept[2] <= round(0.2 * fires)
+
+
+def test_weights_that_are_left_out_are_made_up_for() -> None:
+    """With few weights, those that stay are fitted again: the scores still estimate how often the key fires."""
+    text, positions, y = fired(12)
+    effort = evidence.FULL._replace(last=4, kept=4, kept_per_firing=0)
+    found, _ = evidence.fit(
+        text, positions, y, np.full(len(y), -1), 0, np.random.default_rng(0), firing=0, effort=effort
+    )
+    scores = rules.score(found, text, positions, np.zeros(len(positions), np.float32))
+    assert scores.mean() == pytest.approx(y.mean(), abs=0.01)
+
+
+def test_a_level_that_counts_nothing_changes_nothing() -> None:
+    """Levels count as much as they are given: with a share near 0, another level's positions might as well not be there."""
+    text, positions, y = fired(13)
+    noise = np.random.default_rng(3).random(len(y)) < 0.3
+    both = np.where(y > 0, 2, noise.astype(np.int8)).astype(np.int8)
+    none = np.full(len(y), -1)
+    last = []
+    for levels, firing, shares in ((both, 1, (1e-6, 1.0)), (y, 0, (1.0,)), (both, 1, (1.0, 1.0))):
+        found, _ = evidence.fit(
+            text, positions, levels, none, 0, np.random.default_rng(0), firing=firing, shares=shares
+        )
+        last.append(np.array([weights(found, 0).get(token, 0.0) for token in SHARES]))
+    assert np.abs(last[0] - last[1]).max() <= 0.02
+    assert np.abs(last[2] - last[1]).max() > 0.1
+
+
+def test_tokens_that_are_no_number_together_have_no_weight() -> None:
+    """Four tokens of a vocabulary of 60,000 are not one number of 64 bits: they are left out, and nothing else changes."""
+    pieces = [f" w{token}" for token in range(60_000)]
+    text = Text.of([[1, 2, 3, 4, 59_999] for _ in range(30)], np.arange(30), Lexicon(pieces))
+    positions, y = np.arange(len(text)), (text.tokens == 59_999).astype(np.int8)
+    found, _ = evidence.fit(text, positions, y, np.full(len(y), -1), 0, np.random.default_rng(0), firing=0)
+    backs = [each["back"] for each in found["more"] if "ids" in each]
+    assert [0, 1, 2] in backs
+    assert [0, 1, 2, 3] not in backs
 
 
 def test_a_last_token_is_reached_if_the_key_leans_to_it() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from keyhole.patterns import rules
+from keyhole.patterns import evidence, rules
 from keyhole.patterns.keys import (
     FIRING,
     LEVELS,
@@ -20,6 +20,7 @@ from keyhole.patterns.keys import (
     make_key,
 )
 from keyhole.patterns.lexicon import Lexicon
+from keyhole.patterns.scores import f1
 from keyhole.patterns.text import Text
 
 LENGTH = 20_000
@@ -171,3 +172,69 @@ def test_a_key_that_fires_too_rarely_is_not_looked_at() -> None:
     where = text.where(7)
     assert find_rules(text, Fires(where[:9], np.full(9, FIRING + 1)), seed=0) == []
     assert find_rules(text, Fires(where[:200], np.full(200, FIRING + 1)), seed=0)
+
+
+def test_where_a_key_fires_in_a_part_of_the_text() -> None:
+    text = a_text()
+    part, at = text.part(len(text) // 3)
+    there = Fires(text.where(7), (np.arange(len(text.where(7))) % 3 + 1).astype(np.int8))
+    inside = there.within(at)
+    assert inside.positions.tolist() == part.where(7).tolist()
+    known = dict(zip(there.positions.tolist(), there.levels.tolist(), strict=True))
+    assert inside.levels.tolist() == [known[position] for position in at[inside.positions].tolist()]
+
+
+def test_a_threshold_counts_positions_for_as_many_as_they_stand() -> None:
+    """Every position stands for itself, or one in three of those that do not fire for all of them: the same threshold."""
+    random = np.random.default_rng(2)
+    hits = random.random(30_000) < 0.1
+    scores = np.round(np.clip(random.normal(np.where(hits, 0.6, 0.4), 0.1), 0, 1), 2)
+    kept = hits | (np.arange(len(hits)) % 3 == 0)
+    every = best_threshold(scores, hits, int(hits.sum()))
+    few = best_threshold(scores[kept], hits[kept], int(hits.sum()), np.where(hits[kept], 1, 3))
+    unweighted = best_threshold(scores[kept], hits[kept], int(hits.sum()))
+    assert few == pytest.approx(every, abs=0.011)
+    assert unweighted < every - 0.015
+
+
+def test_evidence_of_a_sample_of_a_long_text_says_the_same() -> None:
+    """A key that fires at some tokens more often than at others: whether all misses are looked at or one in a few, scores estimate
+    how often it does, and it is predicted equally well."""
+    random = np.random.default_rng(5)
+    text = Text.of([random.integers(0, 40, 25).tolist() for _ in range(4000)], np.arange(4000), LEXICON)
+    share = np.zeros(40)
+    share[:8] = [0.9, 0.8, 0.7, 0.6, 0.3, 0.2, 0.1, 0.05]
+    true = np.flatnonzero(random.random(len(text)) < share[text.tokens])
+    there = Fires(true, np.full(len(true), FIRING + 1, np.int8))
+    rule = Rule(({"if": "token", "back": 0, "ids": list(range(8))},), 50.0, 30, 20)
+    triggers = Triggers(Text.of([[1], [2], [3]], np.zeros(3), LEXICON))
+    made = {}
+    for name, few in (("all", evidence.FULL._replace(among=0)), ("some", evidence.FULL)):
+        effort = few._replace(ridge={(0,): 1.5, (1,): 2.5}, misses=400, misses_per_firing=0.1)
+        made[name] = make_key(4, 1, text, there, [(rule, 0.01)], triggers, seed=0, effort=effort)
+    assert evidence.FULL._replace(misses=400, misses_per_firing=0.1).step(len(text), len(true)) > 5
+    other = Text.of([random.integers(0, 40, 25).tolist() for _ in range(400)], np.arange(400), LEXICON)
+    for key in made.values():
+        fired = rules.fire(key, other)
+        means = [fired.scores[other.tokens[fired.positions] == token].mean() for token in range(8)]
+        np.testing.assert_allclose(means, share[:8], atol=0.1)
+    fires_there = np.flatnonzero(random.random(len(other)) < share[other.tokens])
+    quality = []
+    for key in made.values():
+        fired = rules.fire(key, other)
+        quality.append(f1(fired.positions[fired.scores >= key.threshold], fires_there))
+    assert min(quality) > 0.65
+    assert abs(quality[0] - quality[1]) < 0.05
+
+
+def test_a_rule_matches_the_same_among_some_positions() -> None:
+    text = a_text()
+    among = np.flatnonzero(np.random.default_rng(8).random(len(text)) < 0.3)
+    for conditions in (
+        [{"if": "token", "back": 0, "ids": [7, 8, 9]}, {"if": "anywhere", "ids": [3]}],
+        [{"if": "position", "from": 2, "to": 9}],
+        [{"if": "within", "back": 1, "farthest": 4, "ids": [5]}, {"if": "token", "back": 1, "ids": [2, 4, 6]}],
+    ):
+        every = rules.where({"all": conditions}, text)
+        assert rules.where({"all": conditions}, text, among).tolist() == np.intersect1d(every, among).tolist()
+        assert len(every)

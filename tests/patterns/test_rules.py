@@ -11,7 +11,8 @@ from patterned import pattern
 
 from keyhole.patterns import rules
 from keyhole.patterns.lexicon import FORMS, Lexicon
-from keyhole.patterns.text import Text, joined, parted
+from keyhole.patterns.packing import packed
+from keyhole.patterns.text import Text, joined
 from keyhole.store.patterns import Key
 
 PIECES = [
@@ -247,18 +248,21 @@ def test_a_pattern_alone_matches_what_earlier_ones_would_take() -> None:
     windows = windows_of(8, 80)
     text, every = a_text(windows), prefixes(windows)
     for number, conditions in enumerate(LIST):
-        found = rules.alone(a_key(), number, text)
+        found = rules.alone(a_key(), number, text, rules.fire(a_key(), text))
         wanted = [at for at, prefix in enumerate(every) if all(naive(condition, prefix) for condition in conditions)]
         assert found.positions.tolist() == wanted
         assert (found.pattern == number).all()
         scores = [naive_score(every[at], AMOUNTS[number]) for at in wanted]
         np.testing.assert_allclose(found.scores, scores, atol=2e-3)
-    assert len(rules.alone(a_key(), 1, text).positions) > (rules.fire(a_key(), text).pattern == 1).sum()
+    assert (
+        len(rules.alone(a_key(), 1, text, rules.fire(a_key(), text)).positions)
+        > (rules.fire(a_key(), text).pattern == 1).sum()
+    )
 
 
 def test_without_patterns_nothing_fires_whatever_the_evidence() -> None:
     key = Key(3, 1, "none", 0.5, (), 4, evidence=EVIDENCE)
-    assert [len(each) for each in rules.fire(key, a_text(windows_of(1)))] == [0, 0, 0]
+    assert [len(each) for each in rules.fire(key, a_text(windows_of(1)))] == [0, 0, 0, 0]
 
 
 def test_a_key_without_evidence_is_scored_by_its_amounts() -> None:
@@ -292,8 +296,8 @@ def test_an_empty_text_matches_nothing(windows: list[list[int]]) -> None:
     text = a_text(windows)
     for condition in CONDITIONS:
         assert rules.where({"all": [condition]}, text).tolist() == []
-    assert [len(each) for each in rules.fire(a_key(), text)] == [0, 0, 0]
-    assert [len(each) for each in rules.alone(a_key(), 0, text)] == [0, 0, 0]
+    assert [len(each) for each in rules.fire(a_key(), text)] == [0, 0, 0, 0]
+    assert [len(each) for each in rules.alone(a_key(), 0, text, rules.fire(a_key(), text))] == [0, 0, 0, 0]
 
 
 def counted(count: Callable[[list[int]], int], windows: list[list[int]]) -> list[int]:
@@ -316,20 +320,55 @@ def test_a_text_counts_what_is_before_a_position() -> None:
     assert text.token(every, 2).tolist() == counted(lambda prefix: prefix[-3] if len(prefix) > 2 else -1, windows)
 
 
-def test_the_beginning_of_a_text_is_whole_windows() -> None:
+def test_a_part_of_a_text_is_whole_windows_from_everywhere() -> None:
     windows = windows_of(12)
     text = a_text(windows)
-    for most in (0, 1, 7, len(windows[0]), len(text) - 1, len(text), 10**9):
-        part = text.beginning(most)
-        kept = len(part.offsets) - 1
-        assert part.tokens.tolist() == [token for window in windows[:kept] for token in window]
-        assert part.documents.tolist() == text.documents[:kept].tolist()
-        assert len(part) <= most or kept == 1
-        assert kept == len(windows) or len(part) + len(windows[kept]) > most
+    for most in (1, len(text) // 7, len(text) // 2, len(text) - 1):
+        part, at = text.part(most)
+        kept = sorted({int(each) for each in text.windows[at]})
+        assert part.tokens.tolist() == [token for number in kept for token in windows[number]]
+        assert part.documents.tolist() == text.documents[kept].tolist()
+        assert part.tokens.tolist() == text.tokens[at].tolist()
+        assert part.places.tolist() == text.places[at].tolist()
+        assert len(part) <= most or len(kept) == 1
+    half, at = text.part(len(text) // 2)
+    assert len(half) > len(text) // 3
+    assert at[0] < len(text) // 4 < 3 * len(text) // 4 < at[-1]
+    whole, at = text.part(len(text))
+    assert whole is text
+    assert at.tolist() == list(range(len(text)))
 
 
-def test_tokens_are_joined_and_parted() -> None:
+def test_tokens_are_joined_in_their_order() -> None:
     tokens = np.random.default_rng(0).integers(0, 300_000, (500, 3))
     numbers = joined(tokens, 300_000)
-    np.testing.assert_array_equal(parted(numbers, 3, 300_000), tokens)
+    assert len(np.unique(numbers)) == len(np.unique(tokens, axis=0))
     assert numbers[np.lexsort(tokens.T[::-1])].tolist() == sorted(numbers.tolist())
+
+
+def test_packed_weights_say_the_same_as_lists() -> None:
+    text = a_text(windows_of(5))
+    size = len(text.lexicon)
+    listed: list[dict[str, Any]] = EVIDENCE["more"]  # type: ignore[assignment]
+    assert any("ids" in each for each in listed)
+    more = []
+    for each in listed:
+        if "ids" in each:
+            places = len(each["back"]) if isinstance(each["back"], list) else 1
+            ids, weights = rules.weighted(each, places, size)
+            more.append(each | {"ids": packed(ids), "weights": packed(np.round(100 * weights))})
+        else:
+            more.append(each)
+    plain, short = rules.fire(a_key(), text), rules.fire(a_key({**EVIDENCE, "more": more}), text)
+    assert plain.positions.tolist() == short.positions.tolist()
+    np.testing.assert_allclose(plain.scores, short.scores, rtol=1e-5)
+    assert len(plain.positions) > 10
+
+
+def test_the_meaning_of_a_long_text_is_that_of_a_short_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    text, again = a_text(windows_of(6)), a_text(windows_of(6))
+    positions = np.random.default_rng(0).integers(0, len(text), 50)
+    kept = rules.meaning(text, positions)
+    monkeypatch.setattr(rules, "MEANINGS", 10)
+    assert np.array_equal(rules.meaning(again, positions), kept)
+    assert "meaning" not in again.cache

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from families import tiny
 from small import scanned
 
@@ -130,7 +133,7 @@ def test_scores_are_those_of_every_position(run: tuple[keyhole.Run, Model]) -> N
             assert same(mine.lo, interval.lo)
             assert same(mine.hi, interval.hi)
             for i, pattern in enumerate(key.patterns):
-                alone = dense(*rules.alone(before, i, text)[:2], len(text))
+                alone = dense(*rules.alone(before, i, text, rules.fire(before, text))[:2], len(text))
                 assert same(pattern.auprc, curve(alone, fires))
                 assert same(pattern.f1, 2 * (fires & (alone > 0)).sum() / (fires.sum() + (alone > 0).sum()))
                 assert same(pattern.pearson, np.corrcoef(alone, m)[0, 1])
@@ -167,6 +170,27 @@ def test_several_passes_give_the_same(run: tuple[keyhole.Run, Model], monkeypatc
     assert other == facts | {"passes": 3}
     assert again == once
     assert sum(told) <= 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_coefficients_are_kept_as_they_were_computed(dtype: torch.dtype, tmp_path: Path) -> None:
+    """In no more bytes than the model computes with, and without any change: passes are counted by these bytes."""
+    plain = tiny("llama")
+    model = Model(copy.deepcopy(plain.lm).to(dtype), plain.tokenizer, source="tiny-llama")
+    opened, text = scanned(model, tmp_path), a_text(2, windows=20)
+    cells = {0: np.array([3, 11]), 2: np.array([7])}
+    seen: dict[int, torch.Tensor] = {layer: torch.empty(len(text), len(each)) for layer, each in cells.items()}
+
+    def take(layer: int, positions: np.ndarray, x: torch.Tensor) -> None:
+        seen[layer][torch.from_numpy(positions)] = x
+
+    observe(opened, model, text, cells, take)
+    kept = scoring._keep(opened, model, text, cells, lambda done: None)
+    for layer, each in kept.items():
+        assert each.dtype == dtype
+        assert torch.equal(each.float(), seen[layer])
+    room = 2 * len(text) * dtype.itemsize
+    assert [sum(map(len, each.values())) for each in scoring._passes(cells, len(text) * dtype.itemsize, room)] == [2, 1]
 
 
 def test_what_was_learned_is_scored_on_the_same_positions(

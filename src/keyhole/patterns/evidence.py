@@ -13,19 +13,23 @@ firing threshold is no counterexample, and a strong one says more than a weak on
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from . import rules
-from .text import Ints, Text, parted
+from .packing import packed
+from .text import LARGEST, Ints, Text
 
 RIDGE_VECTORS, RIDGE_PATTERN = 1.0, 0.1
 LEAST_BITS = 25.0
 """A direction saves at least this many bits."""
 LEAST_WEIGHT = 0.05
 """Weights closer to 0 are left out."""
+LOOKED_AT = 1 << 16
+"""Positions of some level, and positions of none, at most, on which a direction is looked for."""
 PLACES, RIDGE_PLACE = 8, 1.0
 """Numbers of tokens before a position that have a weight each; more have one together."""
 Backs = tuple[int, ...]
@@ -40,19 +44,48 @@ class Effort(NamedTuple):
     directions: tuple[int | None, ...]
     """Places whose vectors may add a direction; None is the mean of the prefix."""
     sweeps: int
-    """How often all weights are improved in turn."""
+    """How often all weights are improved in turn, before the least useful ones are left out."""
     last: int
     """Weights of the last token, at most. The rules reach the positions that have one."""
     kept: int
-    """Weights of any other place, or places together, at most."""
+    """All other weights together, at most."""
+    kept_per_firing: float
+    """The same per position at which the key fires, if that is more: what much text shows is kept."""
     misses: int
     """Positions of no level that are looked at, at most."""
+    misses_per_firing: float
+    """The same per position at which the key fires, if that is more."""
+    among: int
+    """Positions of a long text, per miss, that are looked through for misses; 0: all."""
+
+    def most_misses(self, fired: int) -> int:
+        return max(self.misses, round(self.misses_per_firing * fired))
+
+    def step(self, positions: int, fired: int) -> int:
+        """One position in this many is looked through, in a text of `positions`."""
+        return max(1, positions // (self.among * self.most_misses(fired))) if self.among else 1
 
 
 _LAST: dict[Backs, float] = {(0,): 1.5, (1,): 2.5, (2,): 5.0, (3,): 8.0}
-FULL = Effort({**_LAST, (0, 1): 2.0, (0, 1, 2): 2.0}, (0, 1, 2, None), sweeps=5, last=1024, kept=384, misses=100_000)
-QUICK = Effort(_LAST, (0, None), sweeps=3, last=64, kept=64, misses=4096)
+_FAR: dict[Backs, float] = {(4,): 10.0, (5,): 10.0, (6,): 10.0, **{(back,): 12.0 for back in range(7, 12)}}
+_TOGETHER: dict[Backs, float] = {(0, 1): 2.0, (0, 2): 3.0, (1, 2): 3.0, (0, 1, 2): 2.0, (0, 1, 2, 3): 2.0}
+FULL = Effort(
+    {**_LAST, **_FAR, **_TOGETHER},
+    (0, 1, 2, 3, 4, 5, None),
+    sweeps=5,
+    last=4096,
+    kept=3072,
+    kept_per_firing=2.0,
+    misses=100_000,
+    misses_per_firing=25.0,
+    among=8,
+)
+QUICK = Effort(
+    _LAST, (0, None), sweeps=3, last=64, kept=192, kept_per_firing=0, misses=4096, misses_per_firing=0, among=0
+)
 """The second is for all keys of a model."""
+AGAIN = 2
+"""How often the weights that are kept are improved once more."""
 Floats = npt.NDArray[np.float64]
 Singles = npt.NDArray[np.float32]
 
@@ -72,21 +105,26 @@ def fit(
     random: np.random.Generator,
     *,
     firing: int,
+    shares: Sequence[float] = (),
+    each_miss: float = 1.0,
     effort: Effort = FULL,
 ) -> tuple[dict[str, Any], list[float]]:
     """The evidence of a key, and the amount that each of its patterns adds.
 
     `positions`: all that the rules reach; `levels`: how many levels each is in, above `firing` if the key fires there; `pattern`:
-    the first pattern that matches, −1 if none does. Of the positions of no level, a random part stands for the others.
+    the first pattern that matches, −1 if none does. `shares`: how much each level counts, all the same if it is not given.
+    `each_miss`: for how many positions each one of no level stands. Of these a random part stands for the others, if they are many.
     """
-    weight = np.ones(len(positions), np.float32)
-    misses, most = np.flatnonzero(levels == 0), effort.misses
+    weight = np.where(levels > 0, 1.0, each_miss).astype(np.float32)
+    fired = int((levels > firing).sum())
+    misses, most = np.flatnonzero(levels == 0), effort.most_misses(fired)
     if len(misses) > most:
         some = np.concatenate([np.flatnonzero(levels), random.choice(misses, most, replace=False)])
         some.sort()
-        weight = np.where(levels[some] > 0, 1.0, len(misses) / most).astype(np.float32)
+        weight = np.where(levels[some] > 0, 1.0, each_miss * len(misses) / most).astype(np.float32)
         positions, levels, pattern = positions[some], levels[some], pattern[some]
-    found = _Fit(text, positions, levels, weight, pattern, patterns, effort)
+    found = _Fit(text, positions, levels, weight, pattern, patterns, effort, shares)
+    found.leave_out(max(effort.kept, round(effort.kept_per_firing * fired)))
     return found.evidence(firing), np.round(found.amounts[:-1], 2).tolist()
 
 
@@ -99,6 +137,24 @@ class _Block:
         """what has a weight, and the number of it at each position; −1 first: there is no token, and no weight"""
         self.weights, self.curvature = np.zeros(len(self.grams)), np.zeros(len(self.grams))
 
+    @property
+    def worth(self) -> Floats:
+        """[grams] how much would be lost without each weight; 0 for those that are not kept at all."""
+        found: Floats = np.abs(self.weights) * np.sqrt(self.curvature + 0.1)
+        found[(np.abs(self.weights) < LEAST_WEIGHT) | (self.grams < 0)] = 0
+        return found
+
+    def keep(self, which: npt.NDArray[np.bool_]) -> Floats:
+        """Leave all other weights out. Returns, per position, the weight that it loses."""
+        lost: Floats = np.where(which, 0, self.weights)[self.at]
+        number = np.where(which, np.cumsum(which), 0)
+        self.at = number[self.at]
+        self.grams, self.weights, self.curvature = (
+            np.append(none, each[which])
+            for none, each in ((-1, self.grams), (0.0, self.weights), (0.0, self.curvature))
+        )
+        return lost
+
 
 class _Fit:
     def __init__(
@@ -110,18 +166,24 @@ class _Fit:
         pattern: Ints,
         patterns: int,
         effort: Effort,
+        shares: Sequence[float],
     ) -> None:
         self.text, self.positions, self.weight, self.effort = text, positions, weight, effort
         self.pattern = np.where(pattern < 0, patterns, pattern)
         self.inside = [(levels > level).astype(np.float32) for level in range(int(levels.max(initial=0)) or 1)]
         """per level, 1 for each position that is in it"""
-        shares = [(float(weight @ each) + 0.5) / (float(weight.sum()) + 1) for each in self.inside]
-        self.biases = np.log(shares) - np.log1p(np.negative(shares))
+        self.shares = [np.float32(shares[level] if shares else 1.0) for level in range(len(self.inside))]
+        often = [(float(weight @ each) + 0.5) / (float(weight.sum()) + 1) for each in self.inside]
+        self.biases = np.log(often) - np.log1p(np.negative(often))
         self.z: Singles = np.zeros(len(positions), np.float32)
         """what is added to the bias at each position"""
         self.amounts = np.zeros(patterns + 1)
         """per pattern; the last entry, of positions without one, stays 0"""
-        self.blocks = [_Block(text, positions, backs, ridge) for backs, ridge in effort.ridge.items()]
+        self.blocks = [
+            _Block(text, positions, backs, ridge)
+            for backs, ridge in effort.ridge.items()
+            if len(text.lexicon) ** len(backs) < LARGEST  # four tokens of a large vocabulary are no number of 64 bits
+        ]
         self.place, self.places = np.minimum(text.places[positions], PLACES), np.zeros(PLACES + 1)
         self.directions: dict[int | None, npt.NDArray[np.float32]] = {}
         if len(positions) == 0:
@@ -133,13 +195,28 @@ class _Fit:
         for _ in range(effort.sweeps - 1):
             self._sweep(self.blocks)
 
-    def _slopes(self) -> list[tuple[Singles, Singles]]:
-        """Per level, the gradient and the curvature at each position."""
+    def _slopes(
+        self, rows: Ints | slice = slice(None), weight: Singles | None = None, z: Singles | None = None
+    ) -> list[tuple[Singles, Singles]]:
+        """Per level, the gradient and the curvature at each position; or at some, with other weights and other sums z."""
         found = []
-        for inside, bias in zip(self.inside, self.biases, strict=True):
-            p = 1 / (1 + np.exp(np.minimum(-(self.z + np.float32(bias)), 80)))
-            found.append((self.weight * (inside - p), self.weight * (p * (1 - p))))
+        weight, z = self.weight if weight is None else weight, self.z if z is None else z
+        for inside, bias, share in zip(self.inside, self.biases, self.shares, strict=True):
+            p = 1 / (1 + np.exp(np.minimum(-(z + np.float32(bias)), 80)))
+            scaled = share * weight
+            found.append((scaled * (inside[rows] - p), scaled * (p * (1 - p))))
         return found
+
+    @cached_property
+    def _some(self) -> tuple[Ints, Singles]:
+        """Positions on which directions are looked for, evenly spaced ones of each kind, and for how many positions each stands."""
+        rows, scales = [], []
+        for kind in (self.inside[0] > 0, self.inside[0] == 0):
+            those = np.flatnonzero(kind)
+            step = -(-len(those) // LOOKED_AT) or 1
+            rows.append(those[::step])
+            scales.append(self.weight[those[::step]] * np.float32(step))
+        return np.concatenate(rows), np.concatenate(scales)
 
     def _slope(self) -> tuple[Singles, Singles]:
         """Those of all levels together."""
@@ -170,55 +247,65 @@ class _Fit:
             block.curvature = self._step(block.at, block.weights, block.ridge, fixed=int(block.grams[0] < 0))
         self._step(self.place, self.places, RIDGE_PLACE)
 
-    def _vectors(self, back: int | None) -> npt.NDArray[np.float32]:
+    def _vectors(self, back: int | None, rows: Ints) -> npt.NDArray[np.float32]:
         if back is None:
-            return rules.meaning(self.text, self.positions)
-        return self.text.lexicon.padded[self.text.token(self.positions, back)]
+            return rules.meaning(self.text, self.positions[rows])
+        return self.text.lexicon.padded[self.text.token(self.positions[rows], back)]
+
+    def _along(self, back: int | None, direction: Singles) -> Singles:
+        """[positions] the product of each position's vector with a direction."""
+        if back is None:
+            return self._vectors(None, np.arange(len(self.positions))) @ direction
+        return (self.text.lexicon.padded @ direction)[self.text.token(self.positions, back)]
 
     def _direction(self, back: int | None) -> None:
-        """Add a direction if it saves enough bits."""
-        x = self._vectors(back)
-        direction, before, cost = np.zeros(x.shape[1], np.float32), self.z, self._loss()
-        gradient, curvature = self._slope()
-        a = (x * curvature[:, None]).T @ x + np.float32(RIDGE_VECTORS) * np.eye(x.shape[1], dtype=np.float32)
+        """Add a direction if it saves enough bits. It is looked for on some of the positions."""
+        rows, scale = self._some
+        x = self._vectors(back, rows)
+        direction, z = np.zeros(x.shape[1], np.float32), self.z[rows]
+        cost = self._loss(rows, scale, z)
         for again in range(2):  # the second step with the curvature of the first, which is most of the work
-            gradient = self._slope()[0] if again else gradient
+            slopes = self._slopes(rows, scale, z + x @ direction)
+            gradient = sum(each for each, _ in slopes)
+            if not again:
+                curvature = np.asarray(sum(each for _, each in slopes))
+                a = (x * curvature[:, None]).T @ x + np.float32(RIDGE_VECTORS) * np.eye(x.shape[1], dtype=np.float32)
             step = np.linalg.solve(a, gradient @ x - RIDGE_VECTORS * direction)
             direction += np.clip(step, -4, 4).astype(np.float32)
-            self.z = before + x @ direction
         found = rounded(direction)
-        self.z = before + x @ found
-        if cost - self._loss() > LEAST_BITS:
+        if cost - self._loss(rows, scale, z + x @ found) > LEAST_BITS:
             self.directions[back] = found
-        else:
-            self.z = before
+            self.z += self._along(back, found)
 
-    def _loss(self) -> float:
-        """Bits that the levels cost."""
+    def _loss(self, rows: Ints, scale: Singles, z: Singles) -> float:
+        """Bits that the levels cost at some positions."""
         total = 0.0
-        for inside, bias in zip(self.inside, self.biases, strict=True):
-            z = self.z + np.float32(bias)
-            total += float((self.weight * (np.logaddexp(0, z) - inside * z)).sum())
+        for inside, bias, share in zip(self.inside, self.biases, self.shares, strict=True):
+            there = z + np.float32(bias)
+            total += float(share * (scale * (np.logaddexp(0, there) - inside[rows] * there)).sum())
         return total / float(np.log(2))
+
+    def leave_out(self, kept: int) -> None:
+        """Keep the weights that are worth most, those of the last token apart, and improve these once more."""
+        if not len(self.positions):
+            return
+        worths = [block.worth for block in self.blocks]
+        others = [worth for block, worth in zip(self.blocks, worths, strict=True) if block.backs != (0,)]
+        least = _least(np.concatenate(others) if others else np.empty(0), kept)
+        for block, worth in zip(self.blocks, worths, strict=True):
+            few = _least(worth, self.effort.last) if block.backs == (0,) else least
+            self.z -= block.keep((worth > 0) & (worth >= few)).astype(np.float32)
+        for _ in range(AGAIN):
+            self._sweep(self.blocks)
 
     def evidence(self, firing: int) -> dict[str, Any]:
         more: list[dict[str, Any]] = []
         for block in self.blocks:
-            kept = self.effort.last if block.backs == (0,) else self.effort.kept
-            worth = np.abs(block.weights) * np.sqrt(block.curvature + 0.1)
-            worth[(np.abs(block.weights) < LEAST_WEIGHT) | (block.grams < 0)] = 0
-            best = np.sort(np.argsort(-worth, kind="stable")[:kept])
-            best = best[worth[best] > 0]
-            if len(best):
-                tokens = parted(block.grams[best], len(block.backs), len(self.text.lexicon))
-                alone = len(block.backs) == 1
-                more.append(
-                    {
-                        "back": block.backs[0] if alone else list(block.backs),
-                        "ids": (tokens[:, 0] if alone else tokens).tolist(),
-                        "weights": np.round(block.weights[best], 2).tolist(),
-                    }
-                )
+            kept = np.flatnonzero(block.worth)
+            if len(kept):
+                hundredths = np.round(100 * block.weights[kept])
+                back: int | list[int] = block.backs[0] if len(block.backs) == 1 else list(block.backs)
+                more.append({"back": back, "ids": packed(block.grams[kept]), "weights": packed(hundredths)})
         more += [
             {"back": back, "direction": [round(float(each), 3) for each in found]}
             for back, found in self.directions.items()
@@ -226,6 +313,11 @@ class _Fit:
         if np.abs(self.places).max() >= LEAST_WEIGHT:
             more.append({"places": np.round(self.places, 2).tolist()})
         return {"bias": round(float(self.biases[min(firing, len(self.biases) - 1)]), 2), "more": more}
+
+
+def _least(worth: Floats, most: int) -> float:
+    """What a weight must be worth, so that at most about `most` are kept."""
+    return float(np.partition(worth, -most)[-most]) if len(worth) > most else 0.0
 
 
 def rounded(vector: npt.NDArray[Any]) -> npt.NDArray[np.float32]:

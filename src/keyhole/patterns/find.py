@@ -335,22 +335,23 @@ class _Search:
         rivals = dealt[: len(self.rivals[layer])] if self.settings.baselines else []
         penalties = [penalty(needed.get((job.cell, job.side), ())) for job in jobs]
         advance = self._progress(f"layer {layer}", 2 * len(jobs) + len(dealt) + len(rivals))
-        found = pool.search(jobs, penalties, advance)
-        null = pool.search(dealt, [() for _ in dealt], advance)
+        every = pool.search([*jobs, *dealt], [*penalties, *(() for _ in dealt)], advance)
+        found, null = every[: len(jobs)], every[len(jobs) :]
         trusted = discovered(found, null, *(sum(map(self._fires, each)) for each in (jobs, dealt)))
         effort = QUICK if self.settings.cells == ALL else FULL
         orders = [
             Order(job, rules, needed.get((job.cell, job.side), ()), effort)
             for job, rules in zip(jobs, trusted, strict=True)
         ]
-        stored.write_keys(self.run, layer, pool.make(orders, advance))
+        # what was found in dealt-out triggers is a baseline as it is: nothing is left out
+        orders += [
+            Order(job, tuple((rule, 1.0) for rule in rules), (), effort)
+            for job, rules in zip(rivals, null, strict=False)
+        ]
+        made = pool.make(orders, advance)
+        stored.write_keys(self.run, layer, made[: len(jobs)])
         if self.settings.baselines:
-            # what was found in dealt-out triggers is a baseline as it is: nothing is left out
-            orders = [
-                Order(job, tuple((rule, 1.0) for rule in rules), (), effort)
-                for job, rules in zip(rivals, null, strict=False)
-            ]
-            self._save_rivals("permuted", layer, pool.make(orders, advance))
+            self._save_rivals("permuted", layer, made[len(jobs) :])
 
     def _dealt(self, layer: int, jobs: list[Job]) -> list[Job]:
         """The nulls of a layer: first those that are baselines, then others that fire, as many as `NULLS` together."""
@@ -394,7 +395,7 @@ class _Search:
                 control="random",
                 control_seed=seed,
             )
-            part = text.beginning(CONTROL_TOKENS)
+            part, _ = text.part(CONTROL_TOKENS)
             save_text(run, part, RANDOM)
             advance = self._progress("coefficients with random weights", len(part))
             gather(run, control, part, self.rivals, RANDOM, sides=(1,), seed=seed, advance=advance)

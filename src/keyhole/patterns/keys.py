@@ -21,6 +21,8 @@ from .text import Ints, Text
 LEVELS, FIRING = (0.005, 0.001, 0.0003), 1
 """Shares of all positions, those with the largest coefficients, and the number of the one at which the key fires. The others grade
 the positions: the evidence learns from them too."""
+LEVEL_SHARES = (0.3, 1.0, 0.7)
+"""How much each level counts while evidence is fitted: most of all, whether the key fires."""
 LEAST_FIRES = 10
 """A key that fires at fewer positions is not looked at."""
 LEAST_TRIGGERS = 3
@@ -29,6 +31,9 @@ FOLDS, ENOUGH = 4, 300
 """The threshold is chosen on windows that the evidence was not fitted to: one in the first number is left out, each once. If the key
 fires at the second number of positions, one part of them is enough. For all keys of a model only one part is left out too, and the
 evidence of the others is kept as it is."""
+PLENTY, OF_PLENTY = 4000, 8
+"""The same if the key fires at the first number of positions: one window in the second number is left out, and the evidence of the
+others is kept. Fitting it again would take as long, and find hardly more."""
 Floats = npt.NDArray[np.float64]
 
 
@@ -44,6 +49,12 @@ class Fires:
     @property
     def fired(self) -> Ints:
         return self.positions[self.levels > FIRING]
+
+    def within(self, at: Ints) -> Fires:
+        """Of a part of the text, which has the positions `at` (ascending)."""
+        rows = np.minimum(np.searchsorted(at, self.positions), max(0, len(at) - 1))
+        inside = at[rows] == self.positions
+        return Fires(rows[inside], self.levels[inside])
 
 
 class Rule(NamedTuple):
@@ -171,8 +182,10 @@ def _armed(
     if not patterns:
         return {}, [], 1.0
     random = np.random.default_rng(seed)
-    matched = [rules.where(pattern.rule, text) for pattern in patterns]
-    leaning = text.where_any(strength.reach(text, there.positions).tolist())
+    step = effort.step(len(text), len(there.fired))
+    among = _some(text, step, there.positions) if step > 1 else None
+    matched = [rules.where(pattern.rule, text, among) for pattern in patterns]
+    leaning = _ending_in(text, strength.reach(text, there.positions), among)
     every = np.concatenate([*matched, leaning])
     number = np.repeat([*range(len(patterns)), -1], [len(each) for each in (*matched, leaning)])
     every, first = np.unique(every, return_index=True)
@@ -184,31 +197,63 @@ def _armed(
 
     def fitted(rows: npt.NDArray[np.bool_]) -> tuple[dict[str, Any], list[float]]:
         return strength.fit(
-            text, every[rows], levels[rows], number[rows], len(patterns), random, firing=FIRING, effort=effort
+            text,
+            every[rows],
+            levels[rows],
+            number[rows],
+            len(patterns),
+            random,
+            firing=FIRING,
+            shares=LEVEL_SHARES,
+            each_miss=step,
+            effort=effort,
         )
 
-    parts, scores, hits, total = text.windows[every] % FOLDS, [], [], 0
-    quick = effort == strength.QUICK
-    folds = range(1 if quick or len(there.fired) >= ENOUGH else FOLDS)
-    for fold in folds:
-        test = parts == fold
+    number_fired = len(there.fired)
+    once = effort == strength.QUICK or number_fired >= PLENTY
+    parts = OF_PLENTY if number_fired >= PLENTY else FOLDS
+    part, scores, found, total = text.windows[every] % parts, [], [], 0
+    for fold in range(1 if once or number_fired >= ENOUGH else parts):
+        test = part == fold
         evidence, amounts = fitted(~test)
         scores.append(rules.score(evidence, text, every[test], np.array([*amounts, 0.0], np.float32)[number[test]]))
-        hits.append(levels[test] > FIRING)
-        total += int((text.windows[there.fired] % FOLDS == fold).sum())
-    if not quick:
+        found.append(levels[test])
+        total += int((text.windows[there.fired] % parts == fold).sum())
+    if not once:
         evidence, amounts = fitted(np.ones(len(every), bool))
-    return evidence, amounts, best_threshold(np.concatenate(scores), np.concatenate(hits), total)
+    of = np.concatenate(found)
+    weights = np.where(of > 0, 1, step)
+    return evidence, amounts, best_threshold(np.concatenate(scores), of > FIRING, total, weights)
 
 
-def best_threshold(scores: npt.NDArray[Any], hits: npt.NDArray[np.bool_], total: int) -> float:
+def _some(text: Text, step: int, also: Ints) -> Ints:
+    """One position of a text in every `step`, and some others."""
+    chosen = np.zeros(len(text), bool)
+    chosen[::step] = True
+    chosen[also] = True
+    return np.flatnonzero(chosen)
+
+
+def _ending_in(text: Text, tokens: Ints, among: Ints | None) -> Ints:
+    """The positions, all or among others, whose last token is one of these."""
+    if among is None:
+        return text.where_any(tokens.tolist())
+    table = np.zeros(len(text.lexicon), bool)
+    table[tokens] = True
+    return among[table[text.tokens[among]]]
+
+
+def best_threshold(
+    scores: npt.NDArray[Any], hits: npt.NDArray[np.bool_], total: int, weights: npt.NDArray[Any] | None = None
+) -> float:
     """The lowest score at which predicting "fires" has the largest F1, up to a quarter of its standard error; `total`: hits, those
-    included that have no score."""
+    included that have no score; `weights`: for how many positions each stands."""
     if not len(scores) or not hits.any():
         return 0.5
     order = np.argsort(-scores, kind="stable")
     right = np.cumsum(hits[order])
-    f1 = 2 * right / (np.arange(1, len(order) + 1) + total)
+    predicted = np.arange(1, len(order) + 1) if weights is None else np.cumsum(weights[order])
+    f1 = 2 * right / (predicted + total)
     f1[:-1][np.diff(scores[order]) == 0] = 0  # equal scores are predicted together
     best = float(f1.max())
     doubt = np.sqrt(best * (1 - best) / max(1, total)) / 4

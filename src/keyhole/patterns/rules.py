@@ -19,6 +19,8 @@ pattern that matches, plus what each entry of `more` adds: `{"back": 1, "ids": [
 `{"back": [0, 1], "ids": [[…, …], …], "weights": […]}` a weight for the tokens at several places together,
 `{"back": 1, "direction": […]}` the product of a direction and the token's vector (if `back` is null, the prefix's mean vector),
 `{"places": […]}` a weight per number of tokens before the position, the last one for all larger numbers.
+`ids` are in ascending order. Long lists are packed as text (`packing.py`): weights in hundredths, tokens at several places as one
+number each (`text.joined`).
 The rules reach what a pattern matches, and positions whose last token has a weight.
 """
 
@@ -30,8 +32,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..store.patterns import Key
-from .text import Ints, Text, joined
+from ..store.patterns import Key, Pattern
+from .packing import unpacked
+from .text import Ints, Text, gram, joined
 
 Condition = Mapping[str, Any]
 Bools = npt.NDArray[np.bool_]
@@ -40,6 +43,8 @@ BLOCK = 1 << 16
 """Positions that are looked at together."""
 MEANING = 16
 """Tokens of a prefix, the last ones, whose mean vector is compared with a centroid."""
+MEANINGS = 1 << 21
+"""Positions of a text, at most, of which these mean vectors are kept: each takes 128 bytes."""
 
 
 class Fired(NamedTuple):
@@ -50,38 +55,53 @@ class Fired(NamedTuple):
     scores: Floats
     pattern: Ints
     """the number of the first pattern that matches there; −1 if only the last token has a weight"""
+    before: Floats
+    """what the scores are made of but for the amount of the pattern: z without it"""
 
 
 def fire(key: Key, text: Text) -> Fired:
     """Run a key's decision list. A position that no pattern matches is reached if its last token has a weight."""
+    none = np.empty(0, np.float32)
     if not key.patterns:
-        return Fired(np.empty(0, np.int64), np.empty(0, np.float32), np.empty(0, np.int64))
+        return Fired(np.empty(0, np.int64), none, np.empty(0, np.int64), none)
     found = [*(where(pattern.rule, text) for pattern in key.patterns), leaning(key.evidence, text)]
     positions = np.concatenate(found)
     number = np.repeat([*range(len(key.patterns)), -1], [len(each) for each in found])
     positions, first = np.unique(positions, return_index=True)  # of equal ones the first: that of the first pattern
     number = number[first]
-    return Fired(positions, _score(key, text, positions, number), number)
+    before = total(key.evidence, text, positions)
+    amounts = np.array([*map(_amount, key.patterns), 0.0], np.float32)
+    return Fired(positions, probability(before + amounts[number]), number, before)
 
 
-def alone(key: Key, number: int, text: Text) -> Fired:
-    """Run one pattern of a key without the others."""
-    positions = where(key.patterns[number].rule, text)
-    pattern = np.full(len(positions), number)
-    return Fired(positions, _score(key, text, positions, pattern), pattern)
+def alone(key: Key, number: int, text: Text, fired: Fired) -> Fired:
+    """One pattern of a key without the others; `fired`: where all of them match."""
+    pattern = key.patterns[number]
+    positions = where(pattern.rule, text)
+    before = fired.before[np.searchsorted(fired.positions, positions)]
+    scores = probability(before + np.float32(_amount(pattern)))
+    return Fired(positions, scores, np.full(len(positions), number), before)
+
+
+def _amount(pattern: Pattern) -> float:
+    return float(pattern.rule.get("amount", 0.0))
 
 
 def leaning(evidence: Mapping[str, Any], text: Text) -> Ints:
     """The positions whose last token has a weight, ascending."""
-    ids = [token for each in evidence.get("more", ()) if each.get("back") == 0 for token in each.get("ids", ())]
-    return text.where_any(ids)
+    ids = [
+        unpacked(each["ids"]).tolist() for each in evidence.get("more", ()) if each.get("back") == 0 and "ids" in each
+    ]
+    return text.where_any([token for each in ids for token in each])
 
 
-def where(rule: Mapping[str, Any], text: Text) -> Ints:
-    """The positions that a rule matches, ascending."""
+def where(rule: Mapping[str, Any], text: Text, among: Ints | None = None) -> Ints:
+    """The positions that a rule matches, ascending; only those `among` others, if they are given."""
     conditions = list(rule["all"])
     first = next((each for each in conditions if each["if"] == "token"), None)
-    if first is not None:
+    if among is not None:
+        positions = among
+    elif first is not None:
         positions = standing(first, text)
         conditions = [each for each in conditions if each is not first]
     else:
@@ -182,14 +202,21 @@ def _along(vectors: Floats, direction: Sequence[float]) -> Floats:
 
 
 def meaning(text: Text, positions: Ints) -> Floats:
-    """[positions, dimensions] the mean vector of the prefix's last tokens, of length 1. Those of the whole text are kept."""
+    """[positions, dimensions] the mean vector of the prefix's last tokens, of length 1 and rounded to 16 bits. Those of the whole
+    text are kept, unless it is long."""
+    if len(text) > MEANINGS:
+        return np.asarray(_meanings(text, positions), np.float32)
     known = text.cache.get("meaning")
     if known is None:
-        known = np.empty((len(text), text.lexicon.padded.shape[1]), np.float16)
-        for begin in range(0, len(text), BLOCK):
-            known[begin : begin + BLOCK] = _meaning(text, np.arange(begin, min(begin + BLOCK, len(text))))
-        text.cache["meaning"] = known  # when it is complete: other threads may ask
+        known = text.cache["meaning"] = _meanings(text, np.arange(len(text)))
     return np.asarray(known[positions], np.float32)
+
+
+def _meanings(text: Text, positions: Ints) -> npt.NDArray[np.float16]:
+    found = np.empty((len(positions), text.lexicon.padded.shape[1]), np.float16)
+    for begin in range(0, len(positions), BLOCK):
+        found[begin : begin + BLOCK] = _meaning(text, positions[begin : begin + BLOCK])
+    return found
 
 
 def _meaning(text: Text, positions: Ints) -> Floats:
@@ -202,28 +229,51 @@ def _meaning(text: Text, positions: Ints) -> Floats:
 # Scores
 
 
-def _score(key: Key, text: Text, positions: Ints, pattern: Ints) -> Floats:
-    amounts = np.array([*(each.rule.get("amount", 0.0) for each in key.patterns), 0.0], np.float32)
-    return score(key.evidence, text, positions, amounts[pattern])
+def weighted(entry: Mapping[str, Any], places: int, size: int) -> tuple[Ints, Floats]:
+    """The tokens of an entry that has weights, those at several places as one number (`joined`), and the weight of each. `size`: of
+    the vocabulary."""
+    ids, weights = entry["ids"], entry["weights"]
+    if isinstance(ids, str):
+        return unpacked(ids), np.asarray(unpacked(weights) / 100, np.float32)
+    return joined(np.asarray(ids).reshape(-1, places), size), np.asarray(weights, np.float32)
 
 
 def score(evidence: Mapping[str, Any], text: Text, positions: Ints, amounts: Floats) -> Floats:
     """The score at positions that the rules reach; `amounts`: what the first matching pattern adds at each."""
-    z = amounts + np.float32(evidence.get("bias", 0.0))
+    return probability(total(evidence, text, positions) + amounts)
+
+
+def probability(z: Floats) -> Floats:
+    return np.asarray(1 / (1 + np.exp(-np.clip(z, -30, 30))), np.float32)
+
+
+def total(evidence: Mapping[str, Any], text: Text, positions: Ints) -> Floats:
+    """z at each position, but for the amount of a pattern."""
+    z = np.full(len(positions), evidence.get("bias", 0.0), np.float32)
+    size = len(text.lexicon)
+    tokens: dict[int, npt.NDArray[np.int32]] = {}
+
+    def at(back: int) -> npt.NDArray[np.int32]:
+        if back not in tokens:
+            tokens[back] = text.token(positions, back)
+        return tokens[back]
+
     for each in evidence.get("more", ()):
         if "places" in each:
             weights = np.asarray(each["places"], np.float32)
             z += weights[np.minimum(text.places[positions], len(weights) - 1)]
-            continue
-        if each["back"] is None:
+        elif each["back"] is None:
             z += _along(meaning(text, positions), each["direction"])
-            continue
-        if "direction" in each:
-            z += np.append(_along(text.lexicon.vectors, each["direction"]), 0)[text.token(positions, each["back"])]
-            continue
-        backs = each["back"] if isinstance(each["back"], list) else [each["back"]]
-        ids = joined(np.asarray(each["ids"]).reshape(-1, len(backs)), len(text.lexicon))
-        weights, grams = np.asarray(each["weights"], np.float32), text.gram(positions, backs)
-        at = np.minimum(np.searchsorted(ids, grams), len(ids) - 1)  # ids are in ascending order
-        z += np.where(ids[at] == grams, weights[at], 0)
-    return np.asarray(1 / (1 + np.exp(-np.clip(z, -30, 30))), np.float32)
+        elif "direction" in each:
+            z += np.append(_along(text.lexicon.vectors, each["direction"]), 0)[at(each["back"])]
+        elif isinstance(each["back"], list):
+            ids, weights = weighted(each, len(each["back"]), size)
+            grams = gram([at(back) for back in each["back"]], size)
+            row = np.minimum(np.searchsorted(ids, grams), len(ids) - 1)
+            z += np.where(ids[row] == grams, weights[row], 0)
+        else:
+            ids, weights = weighted(each, 1, size)
+            table = np.zeros(size + 1, np.float32)  # the last entry is for no token
+            table[ids] = weights
+            z += table[at(each["back"])]
+    return z

@@ -96,7 +96,7 @@ def score(
     if learned is not None:
         learned.find_neighbours(model.lm.get_input_embeddings().weight)
     wanted = {layer: np.unique([key.cell for key in each]).astype(np.int64) for layer, each in keys.items() if each}
-    passes = _passes(wanted, len(text), _room(model))
+    passes = _passes(wanted, len(text) * model.dtype.itemsize, _room(model))
     advance = begin((len(passes) + 1) * len(text))
     for cells in passes:
         kept = _keep(run, model, text, cells, advance)
@@ -115,9 +115,9 @@ def _room(model: Model) -> int:
     return int(torch.cuda.mem_get_info(model.device)[0] * GPU_SHARE) if model.device.type == "cuda" else CPU_BYTES
 
 
-def _passes(wanted: Mapping[int, Ints], positions: int, room: int) -> list[dict[int, Ints]]:
+def _passes(wanted: Mapping[int, Ints], bytes_per_cell: int, room: int) -> list[dict[int, Ints]]:
     """The cells of each pass: as many as their coefficients fit into memory."""
-    most = max(1, room // max(1, 4 * positions))
+    most = max(1, room // max(1, bytes_per_cell))
     flat = [(layer, cell) for layer in sorted(wanted) for cell in wanted[layer].tolist()]
     number = math.ceil(len(flat) / most)
     found = []
@@ -129,16 +129,17 @@ def _passes(wanted: Mapping[int, Ints], positions: int, room: int) -> list[dict[
 def _keep(
     run: Run, model: Model, text: Text, cells: Mapping[int, Ints], advance: Callable[[int], None]
 ) -> dict[int, torch.Tensor]:
-    """Per layer, the coefficients [positions, cells]: float32, so that no two become equal that were not."""
+    """Per layer, the coefficients [positions, cells], in the precision they were computed in: that of the values they are multiplied
+    with. So no two become equal that were not."""
     import torch
 
     kept = {
-        layer: torch.empty(len(text), len(each), dtype=torch.float32, device=model.device)
+        layer: torch.empty(len(text), len(each), dtype=model.dtype, device=model.device)
         for layer, each in cells.items()
     }
 
     def take(layer: int, positions: Ints, x: torch.Tensor) -> None:
-        kept[layer][torch.from_numpy(positions).to(model.device)] = x.to(model.device)
+        kept[layer][torch.from_numpy(positions).to(model.device)] = x.to(model.device, model.dtype)
 
     observe(run, model, text, cells, take, advance=advance)
     return kept
@@ -311,7 +312,7 @@ class _Scoring:
             if rival is not None:
                 add(method, seen.matched(_matches(rules.fire(rival, self.text)), rival.threshold))
         patterns = tuple(
-            seen.alone(pattern, _matches(rules.alone(key, i, self.text))) for i, pattern in enumerate(key.patterns)
+            seen.alone(pattern, _matches(rules.alone(key, i, self.text, own))) for i, pattern in enumerate(key.patterns)
         )
         return msgspec.structs.replace(key, scores=scores, patterns=patterns), differences
 
@@ -404,8 +405,8 @@ def observed(x: torch.Tensor, columns: Ints, sides: Sequence[int], groups: Group
     import torch
 
     whole = _one(len(x))
-    at, signs = torch.from_numpy(columns).to(x.device), torch.tensor(sides, device=x.device, dtype=x.dtype)
-    m = (x[:, at] * signs).T.contiguous()
+    at, signs = torch.from_numpy(columns).to(x.device), torch.tensor(sides, device=x.device)
+    m = (x[:, at].float() * signs).T.contiguous()
     n = m.shape[1]
     strongest = m.topk(min(n, most_firing(n, WIDER) + 1), 1)
     values, places = strongest.values.cpu().numpy(), strongest.indices.cpu().numpy()

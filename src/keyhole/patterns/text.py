@@ -17,6 +17,10 @@ MANY = 4
 """If one position in this many is asked for, they are many."""
 
 
+LARGEST = 1 << 63
+"""Numbers that stand for several tokens are below this."""
+
+
 def joined(tokens: npt.NDArray[Any], size: int) -> Ints:
     """[rows] one number per row of tokens [rows, places], each below `size`: in the order of the rows as lists."""
     found = np.zeros(len(tokens), np.int64)
@@ -25,13 +29,12 @@ def joined(tokens: npt.NDArray[Any], size: int) -> Ints:
     return found
 
 
-def parted(grams: Ints, places: int, size: int) -> npt.NDArray[np.int64]:
-    """[rows, places] the tokens of each number that `joined` gave."""
-    columns = []
-    for _ in range(places):
-        grams, token = np.divmod(grams, size)
-        columns.append(token)
-    return np.stack(columns[::-1], 1)
+def gram(tokens: Sequence[npt.NDArray[np.int32]], size: int) -> Ints:
+    """The tokens at several places, each an array over positions, as one number per position (`joined`); −1 if one of them is −1."""
+    columns = np.stack(tokens, 1)
+    found = joined(columns, size)
+    found[(columns < 0).any(1)] = -1
+    return found
 
 
 @dataclass(frozen=True)
@@ -70,10 +73,7 @@ class Text:
 
     def gram(self, positions: Ints, backs: Sequence[int]) -> Ints:
         """The tokens at several places before each position, as one number (`joined`); −1 if the window begins after one of them."""
-        tokens = np.stack([self.token(positions, back) for back in backs], 1)
-        found = joined(tokens, len(self.lexicon))
-        found[(tokens < 0).any(1)] = -1
-        return found
+        return gram([self.token(positions, back) for back in backs], len(self.lexicon))
 
     @cached_property
     def _postings(self) -> tuple[Ints, Ints]:
@@ -117,11 +117,20 @@ class Text:
         """[tokens of the lexicon] how often each token occurs"""
         return np.bincount(self.tokens, minlength=len(self.lexicon))
 
-    def beginning(self, most: int) -> Text:
-        """Its first windows, as many as have at most `most` positions together, and at least one."""
-        windows = max(1, int(np.searchsorted(self.offsets, most, "right")) - 1)
-        offsets = self.offsets[: windows + 1]
-        return Text(self.tokens[: offsets[-1]], offsets, self.documents[:windows], self.lexicon)
+    def part(self, most: int) -> tuple[Text, Ints]:
+        """Evenly spaced windows of at most `most` positions together, one at least, as a text; and where each of its positions is
+        in this one. The text itself, if it is no longer."""
+        if len(self) <= most:
+            return self, np.arange(len(self))
+        lengths = np.diff(self.offsets)
+        step = len(self) / most
+        chosen = np.unique((np.arange(0, len(lengths), step)).astype(np.int64))
+        chosen = chosen[: max(1, int(np.searchsorted(np.cumsum(lengths[chosen]), most, "right")))]
+        inside = np.zeros(len(lengths), bool)
+        inside[chosen] = True
+        at = np.flatnonzero(inside[self.windows])
+        offsets = np.append(0, np.cumsum(lengths[chosen]))
+        return Text(self.tokens[at], offsets, self.documents[chosen], self.lexicon), at
 
     @staticmethod
     def of(windows: list[Any], documents: Any, lexicon: Lexicon) -> Text:

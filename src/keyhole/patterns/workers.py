@@ -23,14 +23,17 @@ from . import firing
 from .evidence import Effort
 from .keys import LEVELS, Fires, Rule, Triggers, find_rules, make_key
 from .lexicon import Lexicon
-from .text import Text
+from .text import Ints, Text
 
 REAL, RANDOM = "real", "random"
 """Whose coefficients were gathered: the model's, or those of the control with random weights."""
 TEXT = ("tokens", "offsets", "documents")
 """The arrays of a text."""
-CHUNK = 4
-"""Keys that a process is given together."""
+SEARCHED = 1 << 20
+"""Positions of the text, at most, that rules are searched in: windows evenly spaced in it. In more text, the search takes longer and
+finds the same; evidence is fitted to all of it."""
+CHUNK, MANY = 4, 1000
+"""Keys that a process is given together, if there are at least that many; else one at a time, so that none waits long for the last."""
 
 
 class Job(NamedTuple):
@@ -62,6 +65,7 @@ class Desk:
     def __init__(self, path: str) -> None:
         self.run = Run(path)
         self._texts: dict[str, Text] = {}
+        self._parts: dict[str, tuple[Text, Ints]] = {}
 
     @cached_property
     def lexicon(self) -> Lexicon:
@@ -122,7 +126,10 @@ class Desk:
         return Triggers(Text.of(windows, np.zeros(len(windows)), self.lexicon))
 
     def search(self, job: Job, penalties: Sequence[float]) -> list[Rule]:
-        return find_rules(self.text(job.what), self.fires(job), seed=job.seed, penalties=penalties)
+        if job.what not in self._parts:
+            self._parts[job.what] = self.text(job.what).part(SEARCHED)
+        text, at = self._parts[job.what]
+        return find_rules(text, self.fires(job).within(at), seed=job.seed, penalties=penalties)
 
     def make(self, order: Order) -> Key:
         job = order.job
@@ -206,7 +213,8 @@ class Workers:
 
     def _each(self, there: Any, here: Any, advance: Callable[[int], None], *lists: Sequence[Any]) -> list[Any]:
         found = []
-        done = map(here, *lists) if self._pool is None else self._pool.map(there, *lists, chunksize=CHUNK)
+        together = CHUNK if len(lists[0]) >= MANY else 1
+        done = map(here, *lists) if self._pool is None else self._pool.map(there, *lists, chunksize=together)
         try:
             for each in done:
                 found.append(each)
