@@ -79,6 +79,24 @@ def test_two_tokens_together_have_a_weight() -> None:
     assert bits["full"] < bits["quick"] - 0.1
 
 
+def test_a_token_anywhere_before_has_one_weight() -> None:
+    """A key that fires if one of two tokens stands somewhere before: no place says much, and one weight for all of them does."""
+    random = np.random.default_rng(14)
+    text, positions, _ = fired(14)
+    there = text.before([20, 21], positions, nearest=1, farthest=24) > 0
+    y = (random.random(len(positions)) < np.where(there, 0.5, 0.05)).astype(np.int8)
+    none, nothing = np.full(len(y), -1), np.zeros(len(y), np.float32)
+    bits = {}
+    for farthest in (0, 24):
+        effort = evidence.FULL._replace(farthest=farthest)
+        found, _ = evidence.fit(text, positions, y, none, 0, np.random.default_rng(0), firing=0, effort=effort)
+        bits[farthest] = cost(rules.score(found, text, positions, nothing), y)
+    entry = next(each for each in found["more"] if each.get("farthest") == 24)
+    ids, values = rules.weighted(entry, 1, TOKENS)
+    assert sorted(ids[np.argsort(-values)[:2]].tolist()) == [20, 21]
+    assert bits[24] < bits[0] - 0.05
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_scores_are_better_than_a_constant_on_other_windows(seed: int) -> None:
     text, positions, y = fired(seed)
@@ -127,17 +145,20 @@ def test_levels_share_weights_and_the_score_is_that_of_the_firing_one() -> None:
         return text, ((m > 2).astype(np.int8) + (m > 6)).astype(np.int8)
 
     text, y = levels(7)
-    other, true = levels(107)
     every, none = np.arange(len(text)), np.full(len(text), -1)
     both, _ = evidence.fit(text, every, y, none, 0, random, firing=1)
     alone, _ = evidence.fit(text, every, (y > 1).astype(np.int8), none, 0, random, firing=0)
+    others = [levels(seed) for seed in range(107, 115)]
+    fires = np.concatenate([true for _, true in others]) > 1
     score = {
-        name: rules.score(found, other, np.arange(len(other)), np.zeros(len(other), np.float32))
+        name: np.concatenate(
+            [rules.score(found, other, np.arange(len(other)), np.zeros(len(other), np.float32)) for other, _ in others]
+        )
         for name, found in (("both", both), ("alone", alone))
     }
-    assert score["both"].mean() == pytest.approx((true > 1).mean(), rel=0.2)
-    assert cost(score["both"], true > 1) < cost(score["alone"], true > 1)
-    assert average_precision(score["both"], true > 1) > average_precision(score["alone"], true > 1)
+    assert score["both"].mean() == pytest.approx(fires.mean(), rel=0.2)
+    assert cost(score["both"], fires) < cost(score["alone"], fires)
+    assert average_precision(score["both"], fires) > average_precision(score["alone"], fires)
 
 
 def test_a_part_of_the_misses_stands_for_the_others() -> None:

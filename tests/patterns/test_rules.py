@@ -186,6 +186,7 @@ EVIDENCE = {
         {"back": None, "direction": [-0.5, 0.2, 0.8, 0.1, 0.1]},
         {"back": [0, 1], "ids": [[1, 1], [3, 3], [3, 8], [9, 1]], "weights": [1.25, -2.0, 0.5, 1.75]},
         {"back": [0, 1, 2], "ids": [[1, 2, 3], [3, 3, 1]], "weights": [3.0, -1.0]},
+        {"back": 1, "farthest": 3, "ids": [1, 2, 8], "weights": [0.5, -0.25, 1.0]},
         {"places": [0.25, -1.0, 0.5]},
     ],
 }
@@ -212,6 +213,9 @@ def naive_score(prefix: list[int], amount: float) -> float:
         elif isinstance(each["back"], list):
             last = [prefix[-1 - back] for back in each["back"] if back < len(prefix)]
             z += sum(weight for ids, weight in zip(each["ids"], each["weights"], strict=True) if ids == last)
+        elif "farthest" in each:
+            before = prefix[-1 - each["farthest"] : -1]
+            z += sum(dict(zip(each["ids"], each["weights"], strict=True)).get(token, 0.0) for token in before)
         elif each["back"] is None:
             z += float(mean_vector(prefix) @ each["direction"])
         elif each["back"] < len(prefix):

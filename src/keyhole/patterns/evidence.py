@@ -1,9 +1,9 @@
 """How strongly a key's rules say that it fires: a score for every position that they reach.
 
-The score is a logistic model: a bias, an amount for each pattern, a weight for tokens at each of the last places, for the last
-two and three tokens together and for the number of tokens before the position and, if it saves enough bits, a direction per place
-in which the vectors of tokens point. It is fitted by ridge regression, one block of weights at a time, so that a token seen once
-says little.
+The score is a logistic model: a bias, an amount for each pattern, a weight for tokens at each of the last places, for some of the
+last tokens together, for tokens anywhere in the prefix and for the number of tokens before the position and, if it saves enough bits,
+a direction per place in which the vectors of tokens point. It is fitted by ridge regression, one block of weights at a time
+(`blocks.py`), so that a token seen once says little.
 
 It is fitted to several levels at once: whether a coefficient is among the largest 0.5 %, the largest 0.1 % (the key fires), the
 largest 0.03 %. All levels share the weights, and each has a bias of its own (proportional odds). So a position just below the
@@ -20,20 +20,16 @@ import numpy as np
 import numpy.typing as npt
 
 from . import rules
-from .packing import packed
+from .blocks import LEAST_WEIGHT, Backs, Block, Floats, Singles, Together, Within, newton
 from .text import LARGEST, Ints, Text
 
-RIDGE_VECTORS, RIDGE_PATTERN = 1.0, 0.1
+RIDGE_VECTORS, RIDGE_PATTERN, RIDGE_WITHIN = 1.0, 0.1, 10.0
 LEAST_BITS = 25.0
 """A direction saves at least this many bits."""
-LEAST_WEIGHT = 0.05
-"""Weights closer to 0 are left out."""
 LOOKED_AT = 1 << 16
 """Positions of some level, and positions of none, at most, on which a direction is looked for."""
 PLACES, RIDGE_PLACE = 8, 1.0
 """Numbers of tokens before a position that have a weight each; more have one together."""
-Backs = tuple[int, ...]
-"""Places of tokens, the last token's first."""
 
 
 class Effort(NamedTuple):
@@ -41,6 +37,8 @@ class Effort(NamedTuple):
 
     ridge: dict[Backs, float]
     """The places that have weights, alone and together: by how many positions' worth of doubt each weight is shrunk."""
+    farthest: int
+    """Places back, at most, of tokens that have one weight wherever they stand; 0: there are no such weights."""
     directions: tuple[int | None, ...]
     """Places whose vectors may add a direction; None is the mean of the prefix."""
     sweeps: int
@@ -67,27 +65,34 @@ class Effort(NamedTuple):
 
 
 _LAST: dict[Backs, float] = {(0,): 1.5, (1,): 2.5, (2,): 5.0, (3,): 8.0}
-_FAR: dict[Backs, float] = {(4,): 10.0, (5,): 10.0, (6,): 10.0, **{(back,): 12.0 for back in range(7, 12)}}
 _TOGETHER: dict[Backs, float] = {(0, 1): 2.0, (0, 2): 3.0, (1, 2): 3.0, (0, 1, 2): 2.0, (0, 1, 2, 3): 2.0}
 FULL = Effort(
-    {**_LAST, **_FAR, **_TOGETHER},
-    (0, 1, 2, 3, 4, 5, None),
+    {**_LAST, **_TOGETHER},
+    farthest=24,
+    directions=(0, 1, 2, 3, 4, 5, None),
     sweeps=5,
     last=4096,
-    kept=3072,
+    kept=6144,
     kept_per_firing=2.0,
     misses=100_000,
     misses_per_firing=25.0,
     among=8,
 )
 QUICK = Effort(
-    _LAST, (0, None), sweeps=3, last=64, kept=192, kept_per_firing=0, misses=4096, misses_per_firing=0, among=0
+    _LAST,
+    farthest=0,
+    directions=(0, None),
+    sweeps=3,
+    last=64,
+    kept=192,
+    kept_per_firing=0,
+    misses=4096,
+    misses_per_firing=0,
+    among=0,
 )
 """The second is for all keys of a model."""
 AGAIN = 2
 """How often the weights that are kept are improved once more."""
-Floats = npt.NDArray[np.float64]
-Singles = npt.NDArray[np.float32]
 
 
 def reach(text: Text, positions: Ints) -> Ints:
@@ -128,34 +133,6 @@ def fit(
     return found.evidence(firing), np.round(found.amounts[:-1], 2).tolist()
 
 
-class _Block:
-    """The weights of the tokens at some places."""
-
-    def __init__(self, text: Text, positions: Ints, backs: Backs, ridge: float) -> None:
-        self.backs, self.ridge = backs, ridge
-        self.grams, self.at = np.unique(text.gram(positions, backs), return_inverse=True)
-        """what has a weight, and the number of it at each position; −1 first: there is no token, and no weight"""
-        self.weights, self.curvature = np.zeros(len(self.grams)), np.zeros(len(self.grams))
-
-    @property
-    def worth(self) -> Floats:
-        """[grams] how much would be lost without each weight; 0 for those that are not kept at all."""
-        found: Floats = np.abs(self.weights) * np.sqrt(self.curvature + 0.1)
-        found[(np.abs(self.weights) < LEAST_WEIGHT) | (self.grams < 0)] = 0
-        return found
-
-    def keep(self, which: npt.NDArray[np.bool_]) -> Floats:
-        """Leave all other weights out. Returns, per position, the weight that it loses."""
-        lost: Floats = np.where(which, 0, self.weights)[self.at]
-        number = np.where(which, np.cumsum(which), 0)
-        self.at = number[self.at]
-        self.grams, self.weights, self.curvature = (
-            np.append(none, each[which])
-            for none, each in ((-1, self.grams), (0.0, self.weights), (0.0, self.curvature))
-        )
-        return lost
-
-
 class _Fit:
     def __init__(
         self,
@@ -179,16 +156,18 @@ class _Fit:
         """what is added to the bias at each position"""
         self.amounts = np.zeros(patterns + 1)
         """per pattern; the last entry, of positions without one, stays 0"""
-        self.blocks = [
-            _Block(text, positions, backs, ridge)
+        self.blocks: list[Block] = [
+            Together(text, positions, backs, ridge)
             for backs, ridge in effort.ridge.items()
             if len(text.lexicon) ** len(backs) < LARGEST  # four tokens of a large vocabulary are no number of 64 bits
         ]
+        if effort.farthest:
+            self.blocks.append(Within(text, positions, effort.farthest, RIDGE_WITHIN))
         self.place, self.places = np.minimum(text.places[positions], PLACES), np.zeros(PLACES + 1)
         self.directions: dict[int | None, npt.NDArray[np.float32]] = {}
         if len(positions) == 0:
             return
-        self._sweep([block for block in self.blocks if len(block.backs) == 1])
+        self._sweep([block for block in self.blocks if not block.several])
         if text.lexicon.has_vectors:
             for back in effort.directions:
                 self._direction(back)
@@ -223,19 +202,13 @@ class _Fit:
         gradients, curvatures = zip(*self._slopes(), strict=True)
         return sum(gradients[1:], gradients[0]), sum(curvatures[1:], curvatures[0])
 
-    def _step(self, at: Ints, weights: Floats, ridge: float, fixed: int = 0) -> Floats:
-        """One Newton step of a block of weights, of which the first `fixed` stay as they are; `at` is the weight of each position.
-        Returns the block's curvature."""
-        gradient, curvature = self._slope()
-        g: Floats = np.bincount(at, gradient, len(weights)).astype(np.float64)
-        c: Floats = np.bincount(at, curvature, len(weights)).astype(np.float64)
-        step = np.clip((g - ridge * weights) / (c + ridge), -3, 3)
-        step[:fixed] = 0  # that there is no token is said by the place
+    def _step(self, at: Ints, weights: Floats, ridge: float) -> None:
+        """One Newton step of some weights; `at` is the weight of each position."""
+        step, _ = newton(at, weights, *self._slope(), ridge)
         weights += step
         self.z += step.astype(np.float32)[at]
-        return c
 
-    def _sweep(self, blocks: Sequence[_Block]) -> None:
+    def _sweep(self, blocks: Sequence[Block]) -> None:
         for level, (gradient, curvature) in enumerate(self._slopes()):
             self.biases[level] += np.clip(gradient.sum() / max(float(curvature.sum()), 1e-9), -2, 2)
         if len(self.amounts) > 1:
@@ -244,7 +217,8 @@ class _Fit:
             self.z[self.pattern == len(self.amounts) - 1] -= self.amounts[-1] - before
             self.amounts[-1] = before
         for block in blocks:
-            block.curvature = self._step(block.at, block.weights, block.ridge, fixed=int(block.grams[0] < 0))
+            for _ in range(block.steps):
+                self.z += block.step(*self._slope())
         self._step(self.place, self.places, RIDGE_PLACE)
 
     def _vectors(self, back: int | None, rows: Ints) -> npt.NDArray[np.float32]:
@@ -290,22 +264,16 @@ class _Fit:
         if not len(self.positions):
             return
         worths = [block.worth for block in self.blocks]
-        others = [worth for block, worth in zip(self.blocks, worths, strict=True) if block.backs != (0,)]
+        others = [worth for block, worth in zip(self.blocks, worths, strict=True) if not block.last]
         least = _least(np.concatenate(others) if others else np.empty(0), kept)
         for block, worth in zip(self.blocks, worths, strict=True):
-            few = _least(worth, self.effort.last) if block.backs == (0,) else least
-            self.z -= block.keep((worth > 0) & (worth >= few)).astype(np.float32)
+            few = _least(worth, self.effort.last) if block.last else least
+            self.z -= block.keep((worth > 0) & (worth >= few))
         for _ in range(AGAIN):
             self._sweep(self.blocks)
 
     def evidence(self, firing: int) -> dict[str, Any]:
-        more: list[dict[str, Any]] = []
-        for block in self.blocks:
-            kept = np.flatnonzero(block.worth)
-            if len(kept):
-                hundredths = np.round(100 * block.weights[kept])
-                back: int | list[int] = block.backs[0] if len(block.backs) == 1 else list(block.backs)
-                more.append({"back": back, "ids": packed(block.grams[kept]), "weights": packed(hundredths)})
+        more = [entry for block in self.blocks if (entry := block.entry()) is not None]
         more += [
             {"back": back, "direction": [round(float(each), 3) for each in found]}
             for back, found in self.directions.items()

@@ -17,6 +17,7 @@ A key has a list of patterns and, with them, its evidence `{"bias": b, "more": [
 reach a score: 1 / (1 + exp(−z)), an estimate of the probability that the key fires. z is the bias, plus the amount of the first
 pattern that matches, plus what each entry of `more` adds: `{"back": 1, "ids": […], "weights": […]}` a weight per token,
 `{"back": [0, 1], "ids": [[…, …], …], "weights": […]}` a weight for the tokens at several places together,
+`{"back": 1, "farthest": 24, "ids": […], "weights": […]}` a weight per token, once for each time it stands 1 to 24 tokens back,
 `{"back": 1, "direction": […]}` the product of a direction and the token's vector (if `back` is null, the prefix's mean vector),
 `{"places": […]}` a weight per number of tokens before the position, the last one for all larger numbers.
 `ids` are in ascending order. Long lists are packed as text (`packing.py`): weights in hundredths, tokens at several places as one
@@ -275,5 +276,6 @@ def total(evidence: Mapping[str, Any], text: Text, positions: Ints) -> Floats:
             ids, weights = weighted(each, 1, size)
             table = np.zeros(size + 1, np.float32)  # the last entry is for no token
             table[ids] = weights
-            z += table[at(each["back"])]
+            for back in range(each["back"], each.get("farthest", each["back"]) + 1):
+                z += table[at(back)]
     return z
