@@ -175,10 +175,11 @@ def test_a_search_with_other_settings_takes_nothing_over(copy: Callable[[str], P
     assert written(direct) == written(changed)
 
 
-def test_other_text_of_the_same_name_is_other_text(copy: Callable[[str], Path], tmp_path: Path) -> None:
-    """What was scored on a file is not taken for the file's scores once it has changed."""
+@pytest.mark.parametrize("option", ["held_out", "text"])
+def test_other_text_of_the_same_name_is_other_text(copy: Callable[[str], Path], tmp_path: Path, option: str) -> None:
+    """What was scored on a file is not taken for the file's scores once it has changed; nor what was found in it."""
     path, held, said = copy("copy"), tmp_path / "held.txt", []
-    less = {**SEARCH, "cells": 1, "ablate": 0, "baselines": False, "score": False, "held_out": held}
+    less = {**SEARCH, "cells": 1, "ablate": 0, "baselines": False, "score": False, option: held}
     for text, searched in (
         ("one text of some words\n", True),
         ("one text of some words\n", False),
@@ -247,6 +248,8 @@ def test_an_error_before_the_search_loses_nothing(copy: Callable[[str], Path], t
     for wrong in (
         {"held_out": missing},
         {"held_out": [empty]},
+        {"text": missing},
+        {"text": [empty]},
         {"model": tmp_path / "no-model"},
         {"model": tiny("opt")},
     ):
@@ -318,6 +321,19 @@ def test_a_scan_may_replace_a_run_with_an_unfinished_search(source: keyhole.Run,
     text = source.path.parent / "text.txt"
     run = keyhole.scan(model, [text], out=path, unit="line", top=25, context=CONTEXT, hold_out=0.35, force=True)
     assert not list(run.path.glob("patterns_*"))
+
+
+def test_patterns_can_be_found_in_text_that_was_not_scanned(copy: Callable[[str], Path], tmp_path: Path) -> None:
+    more = corpus(tmp_path / "more.txt", 900)
+    less = {**SEARCH, "ablate": 0, "baselines": False}
+    said = {}
+    for text, name in ((None, "text.txt"), (more, "more.txt")):
+        path = copy(f"run of {name}")
+        found = stored.of(patterns(path, **less, text=text))
+        assert found is not None
+        assert found.settings["found_in"] == name
+        said[name] = [(place, key.threshold) for place, key in found]
+    assert said["text.txt"] != said["more.txt"]
 
 
 @pytest.mark.parametrize("cells", [3, "all"])

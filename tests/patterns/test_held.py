@@ -102,6 +102,23 @@ def test_a_sample_to_mine_is_bounded_and_seeded(run: keyhole.Run) -> None:
     assert windows_of(held.mining_text(run, most_tokens=150, seed=4)) != windows_of(some)
 
 
+def test_rules_can_be_found_in_other_text_but_never_in_what_is_held_out(
+    run: keyhole.Run, model: Model, tmp_path: Path
+) -> None:
+    lines = corpus(tmp_path / "more.txt", 80).read_text().splitlines()
+    (tmp_path / "held.txt").write_text("\n".join(lines[10:30]) + "\n", encoding="utf-8")
+    out, _ = held.held_out_text(run, model, [tmp_path / "held.txt"], most_tokens=10**6)
+    every = cut(model, lines, run.room)
+    all_of_it = windows_of(held.mining_text(run, model, [tmp_path / "more.txt"], most_tokens=10**6))
+    assert len(all_of_it) == len(set(every))
+    assert set(all_of_it) == set(every)
+    rest = windows_of(held.mining_text(run, model, [tmp_path / "more.txt"], most_tokens=10**6, without=out))
+    assert set(rest) == set(every) - set(windows_of(out))
+    assert len(rest) < len(all_of_it)
+    with pytest.raises(CorpusError, match=r"no window of .*held\.txt fits into 1,000 tokens and is not held out"):
+        held.mining_text(run, model, [tmp_path / "held.txt"], most_tokens=1000, without=out)
+
+
 def test_no_text_is_an_error(run: keyhole.Run, model: Model, tmp_path: Path) -> None:
     (tmp_path / "empty.txt").write_text("\n", encoding="utf-8")
     with pytest.raises(CorpusError, match=r"empty\.txt has no tokens"):

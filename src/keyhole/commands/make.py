@@ -312,10 +312,14 @@ def patterns(
         list[str] | None,
         typer.Option(help="Text to score on. May be repeated.  [default: what the scan held out, else its corpus]"),
     ] = None,
+    text: Annotated[
+        list[str] | None,
+        typer.Option(help="Text to find patterns in. May be repeated.  [default: what was scanned]"),
+    ] = None,
     tokens: Annotated[
         int | None,
         typer.Option(
-            help="Tokens of the scanned text to find patterns in, at most.  [default: 1,048,576; with --cells all 262,144]"
+            help="Tokens of that text to find patterns in, at most.  [default: 1,048,576; with --cells all 262,144]"
         ),
     ] = None,
     held_out_tokens: Annotated[int, typer.Option(help="Tokens to score on, at most.")] = 524_288,
@@ -357,6 +361,7 @@ def patterns(
             run,
             cells=cells,
             held_out=held_out,
+            text=text,
             tokens=tokens,
             held_out_tokens=held_out_tokens,
             seed=seed,

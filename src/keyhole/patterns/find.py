@@ -49,6 +49,7 @@ from .scoring import score
 from .text import Text
 from .workers import RANDOM, REAL, Job, Order, Workers, save_text, workers
 
+Texts = Sequence[str | os.PathLike[str]] | str | os.PathLike[str] | None
 Progress = Callable[[str, int], Callable[[int], None]]
 ALL = "all"
 TOKENS, TOKENS_OF_ALL = 1 << 20, 1 << 18
@@ -76,6 +77,7 @@ class Settings:
     """What decides the result, beside the run itself."""
 
     cells: int | Literal["all"]
+    text: tuple[str, ...]
     tokens: int
     held_out_tokens: int
     held_out: tuple[str, ...]
@@ -89,7 +91,8 @@ def patterns(
     run: Run | str | os.PathLike[str],
     *,
     cells: int | str = 100,
-    held_out: Sequence[str | os.PathLike[str]] | str | os.PathLike[str] | None = None,
+    held_out: Texts = None,
+    text: Texts = None,
     tokens: int | None = None,
     held_out_tokens: int = HELD_OUT,
     seed: int = 0,
@@ -105,19 +108,21 @@ def patterns(
 ) -> Run:
     """Find and score the patterns of `cells` random keys per layer, or of all. They are stored in the run.
 
-    `held_out` is text to score on; without it, what the scan held out. `ablate`: keys per layer whose triggers lose one token at
+    `held_out` is text to score on; without it, what the scan held out. `text` is text to find rules in; without it, what was scanned.
+    `ablate`: keys per layer whose triggers lose one token at
     a time; this and `baselines` are done unless all keys are looked at. `processes`: as many as there are cores, if it is not given. A search that was interrupted goes on.
     """
     if device == SPLIT or (isinstance(model, Model) and model.split):
         raise UsageError("Patterns need the model on one device: --device cuda or cpu, not split.")
     number = _number(cells)
     every = number == ALL
-    files = [held_out] if isinstance(held_out, (str, os.PathLike)) else list(held_out or [])
+    files, found_in = _listed(held_out), _listed(text)
     settings = Settings(
         cells=number,
+        text=tuple(map(_named, found_in)),
         tokens=whole("tokens", tokens if tokens is not None else TOKENS_OF_ALL if every else TOKENS, 1000),
         held_out_tokens=whole("held_out_tokens", held_out_tokens, 1000),
-        held_out=tuple(_named(Path(each)) for each in files),
+        held_out=tuple(map(_named, files)),
         seed=whole("seed", seed, 0),
         ablated=whole("ablate", ablate if ablate is not None else 0 if every else ABLATED, 0),
         baselines=(not every) if baselines is None else baselines,
@@ -134,8 +139,7 @@ def patterns(
         there = layout.read_patterns(path)
         if there is None or force or there.get("asked") != _plain(settings):
             load_model = lambda: model_of(run, model, device=device, trust_remote_code=trust_remote_code)  # noqa: E731
-            names = [str(each) for each in files]
-            _Search(run, settings, names, load_model, trust_remote_code, count, force, progress).go()
+            _Search(run, settings, files, found_in, load_model, trust_remote_code, count, force, progress).go()
         else:
             _remove_steps(path)  # of a search that was stopped when all but this was done
     return run
@@ -148,9 +152,15 @@ def _remove_steps(path: Path) -> None:
             file.unlink()
 
 
-def _named(path: Path) -> str:
+def _listed(texts: Texts) -> list[str]:
+    """The names of texts, of which one may be given alone."""
+    return [str(each) for each in ([texts] if isinstance(texts, (str, os.PathLike)) else texts or [])]
+
+
+def _named(text: str) -> str:
     """A text by its name and, if it is a file, by what is in it: other text of the same name is other text."""
-    return f"{path.name} {fingerprint(path)['sha256'][:16]}" if path.is_file() else str(path)
+    path = Path(text)
+    return f"{path.name} {fingerprint(path)['sha256'][:16]}" if path.is_file() else text
 
 
 def _number(cells: int | str) -> int | Literal["all"]:
@@ -174,13 +184,14 @@ class _Search:
         run: Run,
         settings: Settings,
         files: list[str],
+        found_in: list[str],
         load_model: Callable[[], Model],
         trust_remote_code: bool,
         processes: int,
         force: bool,
         progress: Progress,
     ) -> None:
-        self.run, self.settings, self._files = run, settings, files
+        self.run, self.settings, self._files, self._found_in = run, settings, files, found_in
         self._trust_remote_code = trust_remote_code
         self._load, self._processes, self._progress = load_model, processes, progress
         self.cells = chosen_cells(run, settings.cells, settings.seed)
@@ -222,13 +233,21 @@ class _Search:
         run, settings = self.run, self.settings
         # what can be wrong is opened before the patterns that are there are given up
         words = Lexicon(lexicon.pieces(run.vocabulary))
-        text = mining_text(run, most_tokens=settings.tokens, seed=settings.seed, lexicon=words)
         held, facts = held_out_text(
             run,
             self.model,
             self._files,
             most_tokens=settings.held_out_tokens,
             seed=settings.seed,
+            lexicon=words,
+        )
+        text = mining_text(
+            run,
+            self.model,
+            self._found_in,
+            most_tokens=settings.tokens,
+            seed=settings.seed,
+            without=held if self._found_in else None,
             lexicon=words,
         )
         stored.drop(run)
@@ -268,7 +287,9 @@ class _Search:
                 "cells": settings.cells,
                 "seed": settings.seed,
                 "tokens": len(text),
-                "found_in": ", ".join(Path(str(name)).name for name in run.manifest["corpus"]["sources"]),
+                "found_in": ", ".join(
+                    Path(str(name)).name for name in self._found_in or run.manifest["corpus"]["sources"]
+                ),
                 "held_out": facts,
                 "ablated": settings.ablated,
                 "facts": more,

@@ -1,7 +1,7 @@
 """The two texts of patterns: the one they are found in, and the one they are scored on.
 
-Both are samples of whole windows, cut as the scan cut them. Rules are found in windows of the scanned corpus, each distinct one
-once. They are scored on given files, else on what the scan held out, else on the corpus itself; whole documents are drawn if
+Both are samples of whole windows, cut as the scan cut them. Rules are found in windows of given files, else of the scanned corpus,
+each distinct one once. They are scored on given files, else on what the scan held out, else on the corpus itself; whole documents are drawn if
 enough of them fit, so that intervals over documents are those of text as it is.
 """
 
@@ -25,7 +25,7 @@ from .text import Text
 
 Ints = npt.NDArray[np.int64]
 
-MOST_READ = 1 << 26
+MOST_READ = 1 << 28
 """Characters of given files, at most, that are read: of more text, the beginning."""
 
 
@@ -92,14 +92,32 @@ def held_out_text(
     }
 
 
-def mining_text(run: Run, *, most_tokens: int, seed: int = 0, lexicon: Lexicon | None = None) -> Text:
-    """At most `most_tokens` tokens to find rules in: random windows of what was scanned, in the order of the corpus. A window
-    that is there several times is taken once."""
-    units = _of_run(run)
-    scanned = np.ones(len(units.documents), bool)
-    scanned[held_out_units(run)] = False
-    windows = _windows(units, np.flatnonzero(scanned), run.room)
-    left, seen, chosen = most_tokens, set(), []
+def mining_text(
+    run: Run,
+    model: Tokenizes | None = None,
+    files: Sequence[str | os.PathLike[str]] | None = None,
+    *,
+    most_tokens: int,
+    seed: int = 0,
+    without: Text | None = None,
+    lexicon: Lexicon | None = None,
+) -> Text:
+    """At most `most_tokens` tokens to find rules in: random windows of given files, which `model` tokenizes, else of what was
+    scanned, in the order of the text. A window that is there several times is taken once; one that is also a window of the text
+    `without`, never."""
+    names = [str(name) for name in files or ()]
+    if names:
+        assert model is not None
+        units = _read(run, model, names)
+        chosen_units = np.arange(len(units.documents))
+    else:
+        units = _of_run(run)
+        chosen_units = np.setdiff1d(np.arange(len(units.documents)), held_out_units(run))
+    windows = _windows(units, chosen_units, run.room)
+    seen = (
+        {each.tobytes() for each in np.split(without.tokens, without.offsets[1:-1])} if without is not None else set()
+    )
+    left, chosen = most_tokens, []
     for number in np.random.default_rng(seed).permutation(len(windows.start)).tolist():
         window = units.tokens[windows.start[number] : windows.stop[number]]
         if (name := window.tobytes()) in seen:
@@ -111,7 +129,8 @@ def mining_text(run: Run, *, most_tokens: int, seed: int = 0, lexicon: Lexicon |
         left -= len(window)
     if not chosen:
         raise CorpusError(
-            f"There is no text to find patterns in: no window of the scanned corpus fits into {most_tokens:,} tokens. Allow more."
+            f"There is no text to find patterns in: no window of {', '.join(names) or 'the scanned corpus'} fits into "
+            f"{most_tokens:,} tokens{' and is not held out' if seen else ''}. Allow more."
         )
     return _text(units, windows.only(np.sort(chosen)), lexicon or Lexicon.of(run))
 
