@@ -37,13 +37,20 @@ def observe(
     config = run.manifest["config"]
     lengths = np.diff(text.offsets)
     sites = [run.cells.split(site.start)[0] for site in run.cells.sites]
-    signs, chosen = {}, {}
+    signs: dict[int, torch.Tensor | None] = {}
+    chosen: dict[int, torch.Tensor | slice] = {}
     for number, site in enumerate(run.cells.sites):
         first = run.cells.split(site.start)[1]
         inside = cells.get(sites[number], np.empty(0, np.int64))
         inside = inside[(inside >= first) & (inside < first + site.stop - site.start)] - first
-        chosen[number] = torch.from_numpy(inside).to(model.device)
-        signs[number] = torch.from_numpy(np.array(run.orientation[site], np.float32)[inside]).to(model.device)
+        sign = np.array(run.orientation[site], np.float32)[inside]
+        if not len(inside):
+            continue
+        # if all cells of a layer are chosen, none has to be looked up; if all signs are 1, there is nothing to turn
+        chosen[number] = (
+            slice(None) if len(inside) == site.stop - site.start else torch.from_numpy(inside).to(model.device)
+        )
+        signs[number] = None if (sign > 0).all() else torch.from_numpy(sign).to(model.device)
     for numbers in batch_by_length(lengths, int(config["batch_tokens"])):
         windows = [text.tokens[text.offsets[i] : text.offsets[i + 1]] for i in numbers]
         batch = model.batch(windows, bos=bool(config["bos"]))
@@ -55,8 +62,10 @@ def observe(
         parts: dict[int, list[torch.Tensor]] = {}
 
         def sink(site: int, x: torch.Tensor) -> None:
-            if len(chosen[site]):
-                kept = x[at[:, None], chosen[site]].float() * signs[site]  # noqa: B023 - called within this iteration
+            if site in chosen:
+                which, sign = chosen[site], signs[site]
+                rows = x[at] if isinstance(which, slice) else x[at[:, None], which]  # noqa: B023 - called within this iteration
+                kept = rows.float() if sign is None else rows.float().mul_(sign)
                 parts.setdefault(sites[site], []).append(kept)  # noqa: B023
 
         model.run_every_token(batch.ids, sink)
