@@ -40,6 +40,8 @@ def test_places_and_addresses_are_each_others_inverse(cells: Cells) -> None:
     assert [cells.address(place) for place in range(len(cells))] == expected
     assert [cells.find(address) for address in expected] == list(range(len(cells)))
     assert [cells.find(address.replace("L", "")) for address in expected] == list(range(len(cells)))
+    for typed in (str.lower, lambda text: text.replace(".", "/"), lambda text: f" {text.replace('L', '')} "):
+        assert [cells.find(typed(address)) for address in expected] == list(range(len(cells)))
     assert [cells.place(layer, index) for layer, index in cells] == list(range(len(cells)))
     assert [cells.split(place) for place in range(len(cells))] == list(cells)
 

@@ -4,7 +4,8 @@ Cells lie layer by layer; in a layer with experts, expert by expert. Layers may 
 axis first, `[cells, …]`, and a layer's part of an array is a view of it. This file and `web/static/cells.js` are the only ones
 that turn an address into a place or back: nothing else multiplies a layer by a width.
 
-An address names a cell: `L12.345`; with experts `L12.E7.345`; with two stacks `enc.L3.17` and `dec.L3.17`.
+An address names a cell: `L12.345`; with experts `L12.E7.345`; with two stacks `enc.L3.17` and `dec.L3.17`. A reader may leave
+out the letter L, write a slash for a dot, and use any case: `12.345`, `12/345`, `l12/345`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ MOST = 1 << 40
 
 ADDRESS = re.compile(r"(?:(enc|dec)\.)?L?([0-9]{1,18})(?:\.E([0-9]{1,18}))?\.([0-9]{1,18})")
 LAYER = re.compile(r"(?:(enc|dec)\.)?L?([0-9]{1,18})")
+_TYPED = re.compile(
+    r"(?:(enc|dec)[./])?L?([0-9]{1,18})(?:[./]E([0-9]{1,18}))?[./]([0-9]{1,18})", re.IGNORECASE | re.ASCII
+)
+_TYPED_LAYER = re.compile(r"(?:(enc|dec)[./])?L?([0-9]{1,18})", re.IGNORECASE | re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -161,7 +166,7 @@ class Cells:
         return f"{there.name}.{index}"
 
     def find(self, address: str) -> int:
-        """The place of an address. The letter L may be left out."""
+        """The place of an address, in any of the forms that a reader may type."""
         stack, layer, expert, index = parse_address(address)
         number = self.find_layer(f"{stack}.L{layer}" if stack else f"L{layer}", address)
         there = self.layers[number]
@@ -182,8 +187,8 @@ class Cells:
                 raise UsageError(f"A layer is named by a whole number or as in L12, not {name!r:.40}.") from None
             if 0 <= number < len(self.layers):
                 return number
-        elif (parts := LAYER.fullmatch(name)) and (
-            number := self._numbers.get((parts[1] or "", int(parts[2])), -1)
+        elif (parts := _TYPED_LAYER.fullmatch(name.strip())) and (
+            number := self._numbers.get(((parts[1] or "").lower(), int(parts[2])), -1)
         ) >= 0:
             return number
         said = f"cell {address}" if address else f"layer {name!s:.40}"
@@ -260,9 +265,9 @@ def plain_address(layer: int, index: int) -> str:
 
 def parse_address(address: str) -> tuple[str, int, int | None, int]:
     """`L12.345` → ("", 12, None, 345); `enc.L3.E7.17` → ("enc", 3, 7, 17)."""
-    parts = ADDRESS.fullmatch(address.strip()) if isinstance(address, str) else None
+    parts = _TYPED.fullmatch(address.strip()) if isinstance(address, str) else None
     if parts is None:
         raise UsageError(
             f"'{str(address)[:60]}' is not a cell address. A cell is written L12.345: layer 12, cell 345, both from 0."
         )
-    return parts[1] or "", int(parts[2]), None if parts[3] is None else int(parts[3]), int(parts[4])
+    return (parts[1] or "").lower(), int(parts[2]), None if parts[3] is None else int(parts[3]), int(parts[4])

@@ -14,6 +14,7 @@ import os
 import sys
 import unicodedata
 import warnings
+from collections.abc import Iterable
 from typing import Any, TextIO
 
 CONTROL = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
@@ -92,6 +93,16 @@ def _escaped(character: str) -> str:
 def put_json(value: Any, *, indent: int | None = None) -> None:
     """A value on standard output, as JSON."""
     sys.stdout.write(as_json(value, indent=indent, to=sys.stdout) + "\n")
+
+
+def put_json_list(parts: Iterable[list[Any]]) -> None:
+    """A list that comes in parts, on standard output as JSON: the bytes of `put_json(…, indent=1)`, without holding all of it."""
+    written = False
+    for part in parts:
+        if part:
+            sys.stdout.write(("," if written else "[") + as_json(part, indent=1, to=sys.stdout)[1:-2])
+            written = True
+    sys.stdout.write("\n]\n" if written else "[]\n")
 
 
 # The streams of a process
