@@ -14,7 +14,7 @@ from stopping import stop_after
 
 import keyhole
 from keyhole.errors import Interrupted, KeyholeError, RunDamaged
-from keyhole.store import annotations, layout, shading, unfinished
+from keyhole.store import annotations, collections, layout, shading, unfinished
 from keyhole.store.values import Values
 from keyhole.views import terminal as show
 from keyhole.views.report import write as report
@@ -59,7 +59,7 @@ def look(path: Path) -> list[Any]:
     said.append(repr(report.data(run)["tables"]))
     if lost := annotations.summary(run)["damaged_lines"]:
         raise RunDamaged(f"{lost} lines of annotations or notes are damaged")
-    said.append([repr(annotations.read_annotations(run)), annotations.read_notes(run)])
+    said.append([repr(annotations.read_annotations(run)), collections.read_notes(run)])
     console = show.console()
     with console.capture() as shown:
         console.print(show.info(run))
@@ -77,7 +77,7 @@ def analyzed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     keyhole.analyze(run, model=tiny("llama"), only=["activity", "agreement", "rank", "shading"])
     pattern = {"triggers": [0, 1, 2], "description": "a cat", "kind": "shallow"}
     annotations.save(run, {"annotator": "ann", "layer": 1, "cell": 2, "patterns": [pattern]})
-    annotations.save_note(run, {"layer": 1, "cell": 2, "text": "about cats"})
+    collections.save_note(run, {"layer": 1, "cell": 2, "text": "about cats"})
     return run.path
 
 
@@ -93,7 +93,7 @@ def damaged(path: Path, name: str, kind: str) -> bool:
     return after != before
 
 
-PEOPLE = ("annotations/ann.jsonl", "notes.jsonl")
+PEOPLE = ("annotations/ann.jsonl", "marks.jsonl")
 """What people wrote line by line: a line that is lost with its line end cannot be missed by anyone."""
 
 

@@ -12,7 +12,7 @@ from families import save, tiny
 
 import keyhole
 from keyhole.errors import RunError, RunExists, UsageError
-from keyhole.store import layout, unfinished
+from keyhole.store import annotations, collections, layout, unfinished
 from keyhole.views.report import write as report
 
 OPTIONS: dict[str, Any] = {"top": 3, "unit": "line", "batch_tokens": 60}
@@ -170,7 +170,7 @@ def test_a_link_as_the_run_directory(text: Path, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "disk").iterdir()] == ["run"]
 
 
-@pytest.mark.parametrize("name", ["report", "report/index.html", "report/index.html.new", "notes.jsonl", "annotations"])
+@pytest.mark.parametrize("name", ["report", "report/index.html", "report/index.html.new", "marks.jsonl", "annotations"])
 def test_links_inside_a_run_are_not_written_through(text: Path, tmp_path: Path, name: str) -> None:
     run = scan(text, tmp_path / "run")
     victim = tmp_path / "victim"
@@ -184,8 +184,8 @@ def test_links_inside_a_run_are_not_written_through(text: Path, tmp_path: Path, 
     refused: list[str] = []
     for write in (
         lambda: report.write(run),
-        lambda: keyhole_annotations().save_note(run, note),
-        lambda: keyhole_annotations().save(run, {"annotator": "ann", "layer": 0, "cell": 0, "patterns": []}),
+        lambda: collections.save_note(run, note),
+        lambda: annotations.save(run, {"annotator": "ann", "layer": 0, "cell": 0, "patterns": []}),
     ):
         try:
             write()
@@ -193,12 +193,6 @@ def test_links_inside_a_run_are_not_written_through(text: Path, tmp_path: Path, 
             refused.append(str(error))
     assert all("link" in message or "not saved" in message for message in refused)
     assert list(victim.iterdir()) == [] if victim.is_dir() else victim.read_text() == "precious"
-
-
-def keyhole_annotations() -> Any:
-    from keyhole.store import annotations
-
-    return annotations
 
 
 @pytest.mark.parametrize("name", ["tokens.npy", "tokenizer.json", "analyses.json", "tables.duckdb"])

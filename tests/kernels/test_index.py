@@ -441,7 +441,9 @@ def test_a_batched_scan_on_the_card_equals_brute_force_on_the_same_coefficients(
     places = np.concatenate(tokens)
     units = np.searchsorted(offsets, places, side="right") - 1
     for layer in range(LAYERS):
-        values = np.concatenate(seen[layer])
+        values = (
+            np.concatenate(seen[layer]) * run.orientation[run.cells.span(layer)]
+        )  # a run has each cell in its orientation
         for sign, side in ((1, ""), (-1, "_negative")):
             coefficients, best, positions = brute_force(sign * values, units, places - offsets[units], 5)
             np.testing.assert_array_equal(

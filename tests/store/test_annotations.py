@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import keyhole
 from keyhole.cli import app
 from keyhole.errors import RunError, UsageError
-from keyhole.store import annotations, manifest
+from keyhole.store import annotations, collections, manifest
 from keyhole.store import layout as store
 
 
@@ -34,7 +34,7 @@ def scanned(tmp_path_factory: pytest.TempPathFactory) -> keyhole.Run:
 @pytest.fixture
 def run(scanned: keyhole.Run, tmp_path: Path) -> keyhole.Run:
     """The run, with nothing said of it yet."""
-    said = shutil.ignore_patterns("annotations", "notes.jsonl")
+    said = shutil.ignore_patterns("annotations", "notes.jsonl", "marks.jsonl")
     return keyhole.open(shutil.copytree(scanned.path, tmp_path / "run", ignore=said))
 
 
@@ -62,7 +62,7 @@ def test_saved_is_read_back_and_the_newest_counts(run: keyhole.Run) -> None:
     "change",
     [
         {"annotator": "../evil"}, {"annotator": ""}, {"annotator": "a/b"}, {"annotator": "a\n"}, {"annotator": "."},
-        {"annotator": "é"}, {"annotator": "a" * 41}, {"annotator": 5}, {"annotator": "-x"}, {"layer": 3}, {"layer": True},
+        {"annotator": "é" * 61}, {"annotator": "a" * 200}, {"annotator": 5}, {"annotator": "-x"}, {"layer": 3}, {"layer": True},
         {"layer": "1"}, {"cell": -1}, {"cell": 24}, {"cell": 1.0}, {"patterns": {}}, {"patterns": [1]}, {"skipped": 1},
         {"surplus": 1}, {"patterns": [pattern(0, 1)]}, {"patterns": [pattern(0, 1, 1)]}, {"patterns": [pattern(0, 1, 6)]},
         {"patterns": [pattern(0, 1, -1)]}, {"patterns": [pattern(0, 1, 2, kind="odd")]},
@@ -115,22 +115,23 @@ def test_any_bytes_can_be_in_the_file(scanned: keyhole.Run, junk: bytes) -> None
     record = json.dumps(said(scanned)).encode()
     (folder / "ann.jsonl").write_bytes(junk + b"\n" + record + b"\n")
     store.notes_file(scanned.path).write_bytes(junk)
+    store.marks_file(scanned.path).write_bytes(junk)
     assert len(annotations.read_annotations(scanned)) == 1
-    assert annotations.read_notes(scanned) == {}
+    assert collections.read_notes(scanned) == {}
 
 
 def test_many_save_at_once(run: keyhole.Run) -> None:
     def work(who: str) -> None:
         for number in range(8):
             annotations.save(run, said(run, number % 4, who, pattern(0, 1, 2)))
-            annotations.save_note(run, {"layer": 0, "cell": number, "text": "x" * 5000})
+            collections.save_note(run, {"layer": 0, "cell": number, "text": "x" * 5000})
 
     threads = [threading.Thread(target=work, args=(name,)) for name in ("ann", "ann", "bob")]
     [t.start() for t in threads]
     [t.join() for t in threads]
     assert annotations._read_annotations(run)[1] == 0
     assert len(annotations.read_annotations(run)) == 8
-    assert len(annotations.read_notes(run)) == 8
+    assert len(collections.read_notes(run)) == 8
 
 
 def test_what_cannot_be_written_is_told(run: keyhole.Run) -> None:
@@ -141,19 +142,19 @@ def test_what_cannot_be_written_is_told(run: keyhole.Run) -> None:
 
 def test_a_run_with_annotations_opens_and_verifies(run: keyhole.Run) -> None:
     annotations.save(run, said(run))
-    annotations.save_note(run, {"layer": 0, "cell": 0, "text": "odd"})
+    collections.save_note(run, {"layer": 0, "cell": 0, "text": "odd"})
     manifest.check_files(run.path, keyhole.open(run.path).manifest, contents=True)
 
 
 def test_notes(run: keyhole.Run) -> None:
     for text in ("first", "second", "  "):
-        annotations.save_note(run, {"layer": 0, "cell": 2, "text": text})
-        assert annotations.read_notes(run) == ({} if text == "  " else {"L0.2": text})
+        collections.save_note(run, {"layer": 0, "cell": 2, "text": text})
+        assert collections.read_notes(run) == ({} if text == "  " else {"L0.2": text})
     for bad in ({"layer": 0, "cell": 99, "text": "x"}, {"layer": 0, "cell": 0}, {"layer": 0, "cell": 0, "text": 5}):
         with pytest.raises(UsageError):
-            annotations.save_note(run, bad)
+            collections.save_note(run, bad)
     with pytest.raises(UsageError, match="10,000"):
-        annotations.save_note(run, {"layer": 0, "cell": 0, "text": "x" * 10_001})
+        collections.save_note(run, {"layer": 0, "cell": 0, "text": "x" * 10_001})
 
 
 def test_coverage_and_agreement_counted_by_hand(run: keyhole.Run) -> None:

@@ -56,7 +56,7 @@ def test_units_lead_back_to_their_documents(run: keyhole.Run) -> None:
     assert run.unit_source(7) == (1, 0)
 
 
-@pytest.mark.parametrize("address", ["L1", "l1.2", "L1.2.3", "L-1.0", "", "L1." + "9" * 5000, "L٣.1", 12, None])
+@pytest.mark.parametrize("address", ["L1", "L1.2.3", "L1.2/3", "L-1.0", "", "L1." + "9" * 5000, "L٣.1"])
 def test_addresses_that_are_none(run: keyhole.Run, address: Any) -> None:
     with pytest.raises(UsageError, match="not a cell address. A cell is written L12.345"):
         run[address]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from keyhole.errors import UsageError
 from keyhole.store.vocabulary import Vocabulary
@@ -29,6 +29,9 @@ SPLITTERS = [
     pre_tokenizers.WhitespaceSplit(),
     pre_tokenizers.BertPreTokenizer(),
     pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Punctuation()]),
+    pre_tokenizers.CharDelimiterSplit(" "),
+    pre_tokenizers.Split(" ", "removed"),
+    pre_tokenizers.Split(Regex(r"\s+"), "removed"),
 ]
 
 
@@ -70,7 +73,7 @@ def test_a_word_is_found_with_and_without_its_space() -> None:
 
 
 def test_other_tokenizers_are_shown_as_before() -> None:
-    """Without a splitter, with a decoder that joins words, or with parts of words, a token is what it says."""
+    """Without a splitter, or with a decoder that joins words, a token is what it says."""
     for pre, decoder in (
         (pre_tokenizers.Whitespace(), decoders.Fuse()),
         (pre_tokenizers.Whitespace(), decoders.BPEDecoder()),
@@ -81,11 +84,26 @@ def test_other_tokenizers_are_shown_as_before() -> None:
         assert [vocabulary.piece(i) for i in (1, 2)] == ["at", "there"]
         with pytest.raises(UsageError, match="Mind the space"):
             vocabulary.find(" there")
-    bert = Tokenizer(models.WordPiece({"[UNK]": 0, "as": 1, "##ter": 2, "no": 3}, unk_token="[UNK]"))
-    bert.pre_tokenizer, bert.decoder = pre_tokenizers.BertPreTokenizer(), decoders.WordPiece()
-    vocabulary = Vocabulary(bert)
-    assert [vocabulary.piece(i) for i in (1, 2, 3)] == ["as", "##ter", "no"]
-    assert vocabulary.text([3, 1, 2]) == "no aster"
     plain = Tokenizer(models.BPE({"a": 0, "b": 1}, []))
     plain.pre_tokenizer = pre_tokenizers.Whitespace()
     assert [Vocabulary(plain).piece(i) for i in (0, 1)] == ["a", "b"]
+
+
+@pytest.mark.parametrize("decoder", [None, decoders.WordPiece()], ids=["none", "WordPiece"])
+def test_pieces_of_words_are_put_together(decoder: Any) -> None:
+    words = {word: i for i, word in enumerate(["[UNK]", "the", "cat", "##s", "sat", "##", "un", "##seen"])}
+    core = Tokenizer(models.WordPiece(words, unk_token="[UNK]"))
+    core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    if decoder is not None:
+        core.decoder = decoder
+    vocabulary = Vocabulary(core)
+    ids = core.encode("the unseen cats sat").ids
+    assert [vocabulary.piece(i) for i in ids] == [" the", " un", "seen", " cat", "s", " sat"]
+    assert vocabulary.find("cat") == words["cat"]
+    assert vocabulary.find("seen") == words["##seen"]
+    assert "".join(vocabulary.piece(i) for i in ids).strip() == "the unseen cats sat"
+
+
+def test_a_split_that_keeps_spaces_is_left_alone() -> None:
+    vocabulary = words(pre_tokenizers.Split(" ", "isolated"))
+    assert vocabulary.piece(1) == "at"

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
+from ..common import notebook
 from ..common.checks import whole
 from ..common.files import disk_errors
 from ..common.stopping import Stop, stop_on_interrupt
@@ -109,7 +110,7 @@ def scan(
             if resume and partial.sealed:
                 return finish_sealed(job, partial)
             corpus.expand(names)  # a wrong name is refused before the model is loaded
-            return _scan(job, chosen, partial, progress or Silent(), stop)
+            return _scan(job, chosen, partial, progress or notebook.bar() or Silent(), stop)
         except BaseException:
             if not partial.plan.summary.exists() and not partial.sealed:
                 partial.drop()  # a failure before the plan was whole leaves nothing worth resuming

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..common import notebook
 from ..common.checks import whole
 from ..errors import CorpusError, RunError
 from ..inputs import corpus
@@ -50,7 +51,7 @@ def verify(
     model: Model | str | os.PathLike[str] | None = None,
     device: str | None = None,
     trust_remote_code: bool = False,
-    progress: Progress = lambda what, total: lambda done: None,
+    progress: Progress = notebook.stages,
 ) -> Verification:
     """Check every file's checksum, then recompute the triggers of `cells` random cells, each unit run alone.
 
@@ -60,9 +61,15 @@ def verify(
     A difference above `allowed` is not rounding.
     """
     cells, seed = whole("cells", cells, 1), whole("seed", seed, 0)
-    manifest.check_files(run.path, run.manifest, contents=True)
+    if not isinstance(model, Model):
+        model = trust.source(run, model)  # a run that may not name its model is refused before the long work
+    manifest.check_files(
+        run.path, run.manifest, contents=True, begin=lambda size: progress("checking files, bytes", size)
+    )
     config = ScanConfig.from_dict(run.manifest["config"])
+    loaded = progress("loading the model", 1)
     model = model_of(run, model, device=device or config.device, trust_remote_code=trust_remote_code)
+    loaded(1)
     chosen = _choose(run, cells, seed)
     wanted: dict[tuple[int, int], list[tuple[int, int, float]]] = {}
     for place in chosen:

@@ -1,7 +1,8 @@
 """Annotations by people, after the paper's protocol: which of a key's triggers share a pattern, and what the pattern is.
 
 A pattern recurs in at least three triggers. It is shallow (a recurring n-gram) or semantic (a topic). Each annotator has one
-file in the run, and every save is appended to it. If a cell was saved several times, the newest save counts.
+file in the run, and every save is appended to it. If a cell was saved several times, the newest save counts. Who it was is in
+every record; upper and lower case are one name.
 
 If `keyhole patterns` found rules for cells that people annotated, the rules are compared with people as one more annotator.
 """
@@ -9,18 +10,17 @@ If `keyhole patterns` found rules for cells that people annotated, the rules are
 from __future__ import annotations
 
 import itertools
-import re
 import threading
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from ..common import names
 from ..errors import UsageError
-from . import layout, lines
+from . import collections, layout, lines
 from . import patterns as found_by_rules
 from .run import Run
 
@@ -31,10 +31,8 @@ READ = 25
 """Triggers of a key that are read, at most: the strongest, as many as in the paper. A run may hold more."""
 LEAST = 3
 """The least number of triggers in which a pattern recurs."""
-PATTERNS, DESCRIPTION, NOTE = 50, 2000, 10_000
-"""Upper bounds: patterns per cell, characters per description, characters per note."""
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_\-]{0,39}", re.ASCII)
-"""An annotator's name. It is stored in lower case, because it names a file."""
+PATTERNS, DESCRIPTION = 50, 2000
+"""Upper bounds: patterns per cell, characters per description."""
 RULES = "rules"
 """What the patterns of `keyhole patterns` are called among the annotators. No person can take that name."""
 _saving = threading.Lock()
@@ -100,15 +98,16 @@ class Annotation:
 
 def parse(run: Run, value: Any) -> Annotation:
     """An annotation from JSON, checked against the run."""
-    known = _fields(value, "an annotation", ("annotator", "layer", "cell", "patterns"), ("skipped", "at"))
-    name = known["annotator"]
-    if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise UsageError(
-            f"The annotator's name is {name!r:.60}. Use up to 40 letters from a to z, digits, - and _, the first a letter or digit."
-        )
-    if name.lower() == RULES:
+    known = lines.known_fields(value, "an annotation", ("annotator", "layer", "cell", "patterns"), ("skipped", "at"))
+    name = names.tidy(
+        known["annotator"],
+        names.NAME,
+        "an annotator's name has up to 60 characters of any script, the first a letter, a digit or an emoji, and no slash.",
+    )
+    if names.same(name) == RULES:
         raise UsageError(f"The name '{RULES}' stands for the patterns that `keyhole patterns` finds. Take another.")
-    layer, cell, triggers = _cell(run, known)
+    layer, cell = lines.cell_named(known)
+    triggers = _triggers(run, layer, cell)
     skipped = known.get("skipped", False)
     if not isinstance(skipped, bool):
         raise UsageError(f"'skipped' is {skipped!r:.60}; it is true or false.")
@@ -117,11 +116,11 @@ def parse(run: Run, value: Any) -> Annotation:
         raise UsageError(f"'patterns' must be a list of at most {PATTERNS}.")
     if skipped and patterns:
         raise UsageError("A skipped cell has no patterns: leave them out, or do not skip it.")
-    return Annotation(name.lower(), layer, cell, tuple(_pattern(p, triggers) for p in patterns), skipped)
+    return Annotation(name, layer, cell, tuple(_pattern(p, triggers) for p in patterns), skipped)
 
 
 def _pattern(value: Any, triggers: int) -> Pattern:
-    known = _fields(value, "a pattern", ("triggers", "description", "kind"))
+    known = lines.known_fields(value, "a pattern", ("triggers", "description", "kind"))
     marked = known["triggers"]
     if not isinstance(marked, list) or any(type(i) is not int or not 0 <= i < triggers for i in marked):
         raise UsageError(f"A pattern's triggers are numbers from 0 to {triggers - 1}, not {marked!r:.60}.")
@@ -133,24 +132,6 @@ def _pattern(value: Any, triggers: int) -> Pattern:
     if known["kind"] not in PATTERN_KINDS:
         raise UsageError(f"A pattern is 'shallow' or 'semantic', not {known['kind']!r:.60}.")
     return Pattern(tuple(sorted(set(marked))), text, known["kind"])
-
-
-def _fields(value: Any, what: str, needed: Sequence[str], allowed: Sequence[str] = ()) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise UsageError(f"{what.capitalize()} is a JSON object, not {value!r:.60}.")
-    if missing := [name for name in needed if name not in value]:
-        raise UsageError(f"{what.capitalize()} needs {', '.join(missing)}.")
-    if extra := [name for name in value if name not in (*needed, *allowed)]:
-        raise UsageError(f"{what.capitalize()} has no {', '.join(map(repr, extra))[:60]}.")
-    return value
-
-
-def _cell(run: Run, known: dict[str, Any]) -> tuple[int, int, int]:
-    """The layer and the cell a record names, and the number of its triggers that are read."""
-    layer, cell = known["layer"], known["cell"]
-    if type(layer) is not int or type(cell) is not int:
-        raise UsageError(f"'layer' and 'cell' are whole numbers, not {layer!r:.40} and {cell!r:.40}.")
-    return layer, cell, _triggers(run, layer, cell)
 
 
 def _triggers(run: Run, layer: int, cell: int) -> int:
@@ -165,27 +146,21 @@ def save(run: Run, value: Any) -> Annotation:
     """Check an annotation and append it to its annotator's file. It is on disk when this returns."""
     annotation = parse(run, value)
     with _saving:
-        file = (layout.annotations_folder(run.path).name, f"{annotation.annotator}.jsonl")
-        _add(run, file, annotation.to_json())
+        file = (layout.annotations_folder(run.path).name, f"{names.file_name(annotation.annotator)}.jsonl")
+        lines.add(run.path, file, annotation.to_json(), run.manifest["checksum"])
     return annotation
 
 
-def _add(run: Run, file: tuple[str, ...], record: dict[str, Any]) -> None:
-    lines.append_line(run.path, file, record | {"at": _now()}, run.manifest["checksum"])
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
 def read_annotations(run: Run) -> list[Annotation]:
-    """The newest annotation of each cell by each annotator, ordered by annotator, then by cell."""
+    """The newest annotation of each cell by each annotator, ordered by annotator, then by cell. If someone spelled the name in upper
+    and in lower case, the spelling saved last is used for all."""
     return _read_annotations(run)[0]
 
 
 def _read_annotations(run: Run) -> tuple[list[Annotation], int]:
     """The annotations, and the number of damaged lines: a crash may have cut a line short."""
     newest: dict[tuple[str, int, int], Annotation] = {}
+    spelled: dict[str, str] = {}
     damaged = 0
     folder = layout.annotations_folder(run.path)
     for file in sorted(folder.glob("*.jsonl")) if not folder.is_symlink() else ():
@@ -195,41 +170,10 @@ def _read_annotations(run: Run) -> tuple[list[Annotation], int]:
             except UsageError:
                 damaged += 1
                 continue
-            newest[annotation.annotator, annotation.layer, annotation.cell] = annotation
-    return [newest[key] for key in sorted(newest)], damaged
-
-
-def save_note(run: Run, value: Any) -> dict[str, Any]:
-    """Save a note on a cell. An empty one removes it."""
-    known = _fields(value, "a note", ("layer", "cell", "text"), ("at",))
-    layer, cell, _ = _cell(run, known)
-    text = known["text"]
-    if not isinstance(text, str) or len(text) > NOTE:
-        raise UsageError(f"A note is a text of at most {NOTE:,} characters.")
-    note = {"layer": layer, "cell": cell, "text": text}
-    with _saving:
-        _add(run, (layout.notes_file(run.path).name,), note)
-    return note
-
-
-def read_notes(run: Run) -> dict[str, str]:
-    """The newest note of each cell that has one, by the cell's address."""
-    return _read_notes(run)[0]
-
-
-def _read_notes(run: Run) -> tuple[dict[str, str], int]:
-    """The notes, and the number of damaged lines."""
-    found: dict[tuple[int, int], str] = {}
-    damaged = 0
-    for record in lines.read_lines(layout.notes_file(run.path)):
-        try:
-            known = _fields(record, "a note", ("layer", "cell", "text"), ("at",))
-            layer, cell, _ = _cell(run, known)
-        except UsageError:
-            damaged += 1
-            continue
-        found[layer, cell] = str(known["text"])
-    return {run.cell(*at).address: text for at, text in sorted(found.items()) if text.strip()}, damaged
+            who = names.same(annotation.annotator)
+            spelled[who] = annotation.annotator
+            newest[who, annotation.layer, annotation.cell] = annotation
+    return [replace(newest[key], annotator=spelled[key[0]]) for key in sorted(newest)], damaged
 
 
 # Summaries
@@ -315,13 +259,15 @@ def kappa(pairs: Sequence[tuple[str, str]]) -> float | None:
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """Coverage, agreement and counts."""
+    """Coverage, agreement, counts, and the notes by address."""
     made, damaged = _read_annotations(run)
+    marked, damaged_marks = collections.read_counting(run)
     return {
         "annotators": sorted({a.annotator for a in made}),
         "cells": len({(a.layer, a.cell) for a in made if not a.skipped}),
         "skipped": sum(a.skipped for a in made),
-        "damaged_lines": damaged + _read_notes(run)[1],
+        "notes": collections.notes_of(run, marked),
+        "damaged_lines": damaged + damaged_marks,
         "coverage": coverage(run),
         "agreement": agreement(run),
     }

@@ -21,6 +21,8 @@ its files are written:
     similar_cells.npy similar_cosines.npy       for every cell the cells with the most similar values
     shading.npy                 one byte per token shown with a trigger; shading_offsets says where each cell's bytes begin
     histograms.npy              [cells, bins] coefficients over a sample of the corpus
+    firing.npy                  [cells] how many of that sample are above a tenth of the cell's largest coefficient
+    below_*.npy                 examples below the top, from that sample (`below.py`)
     cells_GROUP_*.npy           [cells, …] what an analysis says of every cell: its kinds, its gate (`percell.py`)
     patterns_LAYER.jsonl        the patterns of the layer's keys, one line per key and side (`patterns.py`)
     patterns_evidence_LAYER.jsonl       what gives each position a score by these patterns
@@ -31,7 +33,8 @@ its files are written:
 What people add (`lines.py`), one line per save:
 
     annotations/NAME.jsonl      the patterns an annotator found
-    notes.jsonl                 notes on cells
+    marks.jsonl                 stars, tags and notes on cells (`collections.py`)
+    notes.jsonl                 notes on cells, as earlier versions saved them
 
 A run is built in `NAME.partial` (`unfinished.py`) and renamed when it is complete, so a directory called NAME is a finished run.
 It holds plain files: a symbolic link inside it is never followed, neither to read nor to write.
@@ -66,7 +69,9 @@ ORIENTATION = "orientation"
 TRIGGERS = ("coefficients", "units", "positions")
 NEGATIVE = "_negative"
 """Ends the names of the arrays that hold the triggers with negative coefficients."""
-SHADING = ("shading", "shading_offsets", "histograms")
+SHADING = ("shading", "shading_offsets", "histograms", "firing")
+BELOW = ("below_places", "below_chosen", "below_coefficients", "below_edges")
+"""Further files of the group `shading`."""
 SIMILAR = ("similar_cells", "similar_cosines")
 MAPS = ("maps_linear", "maps_offset")
 PATTERNS = "patterns"
@@ -77,10 +82,10 @@ CHECK_ON_OPEN = 256 << 20
 """Largest run, in bytes, whose checksums are compared whenever it is opened. `verify` compares those of any run."""
 
 _TRIGGERS = (f"(?:{name})(?:{NEGATIVE})?" for name in TRIGGERS)
-_ARRAYS = "|".join((*CORPUS, *STATISTICS, ORIENTATION, *_TRIGGERS, *SHADING, *SIMILAR, *MAPS))
+_ARRAYS = "|".join((*CORPUS, *STATISTICS, ORIENTATION, *_TRIGGERS, *SHADING, *BELOW, *SIMILAR, *MAPS))
 _FILES = re.compile(
     rf"(?:manifest|log|tokenizer|analyses)\.json|(?:{_ARRAYS}|values_\w+|cells_\w+)\.npy|tables\.duckdb(?:\.new)?(?:\.wal)?"
-    r"|patterns_(?:evidence_)?[0-9]+\.jsonl|patterns_fired_\w+\.(?:npy|json|jsonl)|patterns_vectors\.npy|notes\.jsonl|lock|report/index\.html|annotations/[a-z0-9_-]+\.jsonl"
+    r"|patterns_(?:evidence_)?[0-9]+\.jsonl|patterns_fired_\w+\.(?:npy|json|jsonl)|patterns_vectors\.npy|(?:marks|notes)\.jsonl|lock|report/index\.html|annotations/[a-z0-9_-]+(?:\.[0-9a-f]{32})?\.jsonl"
     r"|plan/(?:(?:summary|identity)\.json|[0-9]+-of-[0-9]+(?:\.checkpoint)?\.npz|merge|(?:window|batch)_\w+\.npy)"
 )
 _FOLDERS = re.compile(r"report|annotations|plan")
@@ -191,12 +196,12 @@ def lock(path: Path) -> BinaryIO:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Lock a finished run while analyses are written into it."""
+def locked(path: Path) -> Iterator[BinaryIO]:
+    """Lock a finished run while analyses are written into it. The lock is a file, in which `underway` notes how far they are."""
     with writing_analyses(path):
         held = lock(path)
     try:
-        yield
+        yield held
     finally:
         with contextlib.suppress(OSError):
             (path / "lock").unlink()
@@ -273,6 +278,10 @@ def report_file(path: Path) -> Path:
 
 def annotations_folder(path: Path) -> Path:
     return path / "annotations"
+
+
+def marks_file(path: Path) -> Path:
+    return path / "marks.jsonl"
 
 
 def notes_file(path: Path) -> Path:
@@ -445,7 +454,7 @@ def has_similar(path: Path) -> bool:
 
 
 def save_shading(path: Path, settings: dict[str, Any]) -> None:
-    save_group(path, "shading", settings, [f"{name}.npy" for name in SHADING])
+    save_group(path, "shading", settings, [f"{name}.npy" for name in (*SHADING, *BELOW)])
 
 
 def read_shading(path: Path) -> dict[str, Any] | None:

@@ -8,11 +8,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from ..common import files
-from ..errors import RunError
+from ..errors import RunError, UsageError
+
+
+def add(run: Path, parts: tuple[str, ...], value: dict[str, Any], checksum: str) -> None:
+    """`append_line` with the time it was saved."""
+    append_line(run, parts, value | {"at": datetime.now(UTC).isoformat(timespec="seconds")}, checksum)
 
 
 def append_line(run: Path, parts: tuple[str, ...], value: dict[str, Any], checksum: str) -> None:
@@ -64,6 +71,15 @@ def _append(name: str, folder: int, line: bytes) -> None:
     files.sync_names(folder)
 
 
+def stamp(path: Path) -> tuple[int, ...] | None:
+    """What identifies a version of a file that only grows; None if there is none."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns
+
+
 def read_lines(path: Path) -> list[Any]:
     """The records of a file; None for a line that is not JSON or does not match its checksum.
 
@@ -85,3 +101,22 @@ def read_lines(path: Path) -> list[Any]:
                 record = record if files.seal(record)["checksum"] == told else None
             lines.append(record)
     return lines
+
+
+def known_fields(value: Any, what: str, needed: Sequence[str], allowed: Sequence[str] = ()) -> dict[str, Any]:
+    """A record with the fields it needs and no others than those allowed."""
+    if not isinstance(value, dict):
+        raise UsageError(f"{what.capitalize()} is a JSON object, not {value!r:.60}.")
+    if missing := [name for name in needed if name not in value]:
+        raise UsageError(f"{what.capitalize()} needs {', '.join(missing)}.")
+    if extra := [name for name in value if name not in (*needed, *allowed)]:
+        raise UsageError(f"{what.capitalize()} has no {', '.join(map(repr, extra))[:60]}.")
+    return value
+
+
+def cell_named(known: dict[str, Any]) -> tuple[int, int]:
+    """The layer and the cell that a record names."""
+    layer, cell = known["layer"], known["cell"]
+    if type(layer) is not int or type(cell) is not int:
+        raise UsageError(f"'layer' and 'cell' are whole numbers, not {layer!r:.40} and {cell!r:.40}.")
+    return layer, cell

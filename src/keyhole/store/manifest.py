@@ -168,28 +168,43 @@ def read_manifest_file(file: Path) -> dict[str, Any]:
     return found
 
 
-def check_files(path: Path, manifest: dict[str, Any], *, contents: bool | None = None) -> None:
+def check_files(
+    path: Path,
+    manifest: dict[str, Any],
+    *,
+    contents: bool | None = None,
+    begin: Callable[[int], Callable[[int], None]] | None = None,
+) -> None:
     """Refuse a run unless every file of the scan and of the analyses is there, with the recorded size and, with `contents`, with
-    the recorded checksum. By default `contents` is on for runs of at most `CHECK_ON_OPEN` bytes."""
+    the recorded checksum. By default `contents` is on for runs of at most `CHECK_ON_OPEN` bytes. `begin` is called with the bytes
+    of all files; the function that it returns is then called with those of each file that was checked."""
     groups = layout.analyses(path)
+    added = [choices[0]["bytes"] for group in groups.values() for choices in group["files"].values()]
+    size = sum(entry["bytes"] for entry in manifest["files"].values()) + sum(added)
     if contents is None:
-        added = [choices[0]["bytes"] for group in groups.values() for choices in group["files"].values()]
-        contents = sum(entry["bytes"] for entry in manifest["files"].values()) + sum(added) <= layout.CHECK_ON_OPEN
+        contents = size <= layout.CHECK_ON_OPEN
+    advance = begin(size) if begin else None
     for name, entry in manifest["files"].items():
         if why := layout.problem(path, name, [entry], contents):
             raise RunDamaged(f"{path} is damaged: {why}. Scan again, or restore the file.")
-    while why := _damaged_analysis(path, groups, contents):
+        if advance:
+            advance(entry["bytes"])
+    while why := _damaged_analysis(path, groups, contents, advance):
         before, groups = groups, layout.analyses(path)
         if groups == before:  # else an analysis was written in the meantime: check again
             raise RunDamaged(f"{path} is damaged: {why}. Analyze it again: keyhole analyze {path}")
     check_arrays(path, manifest, contents=contents)
 
 
-def _damaged_analysis(path: Path, groups: dict[str, dict[str, Any]], contents: bool) -> str | None:
+def _damaged_analysis(
+    path: Path, groups: dict[str, dict[str, Any]], contents: bool, advance: Callable[[int], None] | None
+) -> str | None:
     for group in groups.values():
         for name, choices in group["files"].items():
             if why := layout.problem(path, name, choices, contents):
                 return why
+            if advance:
+                advance(choices[0]["bytes"])
     return None
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -18,88 +18,16 @@ from ..common.output import printable
 from ..errors import RunDamaged, RunError, UsageError
 from . import layout, manifest
 from .control import control_of
+from .stats import Stats as Stats
+from .stats import moments, with_unrouted
 from .vocabulary import Vocabulary
 
-SAFE_SUM = 2.0**62
-"""Bound on |sum| of coefficients, or of their squares, that is safe in 64 bits: half of the range is left for rounding."""
+if TYPE_CHECKING:
+    from .collections import Marks
+    from .values import Said, Similar, Values
+
 Ints = npt.NDArray[np.int64]
 Position = TypeVar("Position", int, npt.NDArray[np.int64])
-
-
-@dataclass(frozen=True)
-class Stats:
-    """Statistics of coefficients over the distinct prefixes of the corpus; arrays [cells], or one cell's numbers."""
-
-    n: Any
-    """distinct prefixes"""
-    active: Any
-    """how many of these have a coefficient above zero; NaN if the layers have a gate, because the sign is a convention there"""
-    mean: Any
-    std: Any
-    max: Any
-    min: Any
-    dead: Any
-    """whether the key never fires: no coefficient is above zero or, if the layers have a gate, different from zero"""
-
-    @property
-    def active_fraction(self) -> Any:
-        with np.errstate(invalid="ignore", divide="ignore"):  # a shard without any prefix: 0 / 0
-            return np.divide(self.active, self.n)
-
-    @property
-    def rms(self) -> Any:
-        """The root mean square of the coefficients."""
-        return np.hypot(self.mean, self.std)
-
-    @property
-    def peak(self) -> Any:
-        """The largest |coefficient| per root mean square: 1 if all are alike, √n if one of n differs from zero. NaN if all are 0."""
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.divide(np.maximum(np.abs(self.max), np.abs(self.min)), self.rms)
-
-    def __getitem__(self, name: str) -> Any:
-        return getattr(self, name)
-
-    def part(self, which: slice | npt.NDArray[Any]) -> Stats:
-        """The statistics of some cells, as views of these if `which` is a slice."""
-        return Stats(**{field.name: getattr(self, field.name)[which] for field in fields(self)})
-
-
-def moments(
-    sums: npt.NDArray[np.int64], extremes: npt.NDArray[np.float32], n: int
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Mean and standard deviation of `n` coefficients from their sums [..., (Σm, Σm²), (whole, fraction)] and extremes
-    [..., (largest, smallest)].
-
-    Both are NaN if n is 0, or if a sum may have overflowed 64 bits, which the exact extremes tell.
-    The extremes also bound the results, however the sums were rounded: the mean lies between them, and with
-    r = largest − smallest the standard deviation lies between r/√(2n) and r/2.
-    """
-    total, squares = (sums[..., i, 0] + sums[..., i, 1] * 2.0**-52 for i in (0, 1))
-    high, low = (extremes[..., i].astype(np.float64) for i in (0, 1))
-    largest = np.maximum(np.abs(high), np.abs(low))
-    if not n:
-        return np.full_like(high, np.nan), np.full_like(high, np.nan)
-    mean = np.where(n * largest < SAFE_SUM, np.clip(total / n, low, high), np.nan)
-    variance = np.where(n * largest**2 < SAFE_SUM, np.maximum(squares / n - mean**2, 0), np.nan)
-    return mean, np.clip(np.sqrt(variance), (high - low) / np.sqrt(2 * n), (high - low) / 2)
-
-
-def with_unrouted(extremes: npt.NDArray[np.float32], cells: Cells) -> npt.NDArray[np.float32]:
-    """Extremes of coefficients over all candidates, from those that an index holds [cells, (largest, smallest)].
-
-    An index sees an expert's cells only with the tokens that are routed there. With every other token their coefficient is 0,
-    which counts as a coefficient like any other: sums need no change, but the extremes must include it.
-    """
-    if not any(layer.experts for layer in cells.layers):
-        return extremes
-    found = np.array(extremes)
-    for layer, about in enumerate(cells.layers):
-        if about.experts:
-            part = found[cells.span(layer)]
-            np.maximum(part[:, 0], 0, out=part[:, 0])
-            np.minimum(part[:, 1], 0, out=part[:, 1])
-    return found
 
 
 class Side(NamedTuple):
@@ -179,6 +107,59 @@ class Cell:
         """The sign it is read with: its triggers are where sign · coefficient is above zero, its value is read as sign · v. It is
         −1 only if the layer has a gate, see `Run.orientation`."""
         return int(self.run.orientation[self.place])
+
+    @property
+    def _marks(self) -> Marks:
+        from .collections import Marks, read
+
+        return read(self.run).get(self.place, Marks())
+
+    @property
+    def starred(self) -> bool:
+        return self._marks.starred
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        return self._marks.tags
+
+    @property
+    def note(self) -> str:
+        """What people noted on it; empty if they noted nothing."""
+        return self._marks.note
+
+    def mark(self, *, star: bool | None = None, tags: Iterable[str] | None = None, note: str | None = None) -> None:
+        """Save a star, tags (all that it shall have) or a note in the run; what is None stays as it is. Collections show it."""
+        from .collections import save
+
+        given = {"starred": star, "tags": tags if tags is None or isinstance(tags, str) else list(tags), "note": note}
+        save(self.run, self.place, {name: value for name, value in given.items() if value is not None})
+
+    # What its value says, through the main lens. An error says how to read the values if they are not read yet
+
+    @property
+    def promoted(self) -> list[Said]:
+        """The tokens its value promotes most, largest logit first."""
+        return self._values().promoted(self.layer, self.index)
+
+    @property
+    def demoted(self) -> list[Said]:
+        """The tokens its value demotes most, smallest logit first."""
+        return self._values().demoted(self.layer, self.index)
+
+    def _values(self) -> Values:
+        from . import values
+
+        return values.Values(self.run, next(iter(values.available(self.run)), values.LENSES[0]))
+
+    @property
+    def similar(self) -> list[Similar]:
+        """The cells with the most similar values, with their cosines, most similar first."""
+        from . import values
+
+        if (arrays := values.similar_arrays(self.run)) is None:
+            path = self.run.path
+            raise RunError(f"{path} does not hold its similar values yet. Find them: keyhole analyze {path}")
+        return values.similar_at(self.run, arrays, self.place)
 
     def chart(self) -> Any:
         """The histogram of its coefficients, as an Altair chart."""
@@ -372,9 +353,28 @@ class Run:
         self.cells.place(layer, index)
         return Cell(self, layer, index)
 
-    def __getitem__(self, address: str) -> Cell:
-        """The cell at an address: `run["L12.345"]`, or without the letter."""
-        return Cell(self, *self.cells.split(self.cells.find(address)))
+    @overload
+    def __getitem__(self, address: str) -> Cell: ...
+
+    @overload
+    def __getitem__(self, address: int) -> Layer: ...
+
+    @overload
+    def __getitem__(self, address: tuple[int, int]) -> Cell: ...
+
+    def __getitem__(self, address: str | int | tuple[int, int]) -> Cell | Layer:
+        """The cell at an address: `run["L12.345"]`, `run["12/345"]`, `run[12, 345]`. A number alone is a layer: `run[12][345]`."""
+        if isinstance(address, str):
+            return Cell(self, *self.cells.split(self.cells.find(address)))
+        if isinstance(address, tuple) and len(address) == 2:
+            return self.cell(*address)
+        return self.layer(address)  # what is no layer is refused there, with its value
+
+    def __iter__(self) -> Iterator[Layer]:
+        return (self.layer(layer) for layer in range(self.layers))
+
+    def __len__(self) -> int:
+        return self.layers
 
     def layer(self, index: int | str) -> Layer:
         """A layer, by its number or by its name: `run.layer(12)`, `run.layer("L12")`."""
@@ -386,9 +386,10 @@ class Run:
         coefficients, units, positions = (array[place] for array in self.side(negative))
         filled = int(np.count_nonzero(units >= 0))
         self.check_places(units[:filled], positions[:filled])
-        return [self._trigger(float(coefficients[i]), int(units[i]), int(positions[i])) for i in range(filled)]
+        return [self.trigger(float(coefficients[i]), int(units[i]), int(positions[i])) for i in range(filled)]
 
-    def _trigger(self, coefficient: float, unit: int, position: int) -> Trigger:
+    def trigger(self, coefficient: float, unit: int, position: int) -> Trigger:
+        """A prefix of the corpus by its place, with what a trigger has."""
         ids = self.unit_tokens(unit)
         prefix = [int(i) for i in ids[self.window_start(position) : position + 1]]
         next_id = int(ids[position + 1]) if position + 1 < len(ids) else None
@@ -431,6 +432,11 @@ class Run:
     def unit_offsets(self) -> npt.NDArray[np.int64]:
         """[units + 1] where each unit begins in `tokens`."""
         return self._corpus["unit_offsets"]
+
+    @property
+    def unit_documents(self) -> npt.NDArray[np.int32]:
+        """[units] the number of each unit's document, ascending."""
+        return self._corpus["unit_documents"]
 
     def unit_source(self, unit: int) -> tuple[int, int]:
         """The number of a unit's document, and the character at which the unit starts there."""
@@ -507,3 +513,8 @@ class Run:
 
     def __repr__(self) -> str:
         return printable(f"<keyhole.Run {self.path}: {self.model_name}, {self.cells.summary}>")
+
+    def _repr_html_(self) -> str:
+        from ..views.notebook import run
+
+        return run(self)

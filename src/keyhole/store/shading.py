@@ -1,6 +1,6 @@
-"""How strongly the key fires at each token around a trigger, and how a cell's coefficients are distributed.
+"""How strongly the key fires at each token around a trigger, how a cell's coefficients are distributed, and how often it fires.
 
-`analyze`, step `shading`, computes both; here they are read, without a model. A shade is one byte per token: the coefficient of
+`analyze`, step `shading`, computes them; here they are read, without a model. A shade is one byte per token: the coefficient of
 the prefix that ends there, scaled so that 127 is the largest |coefficient| among the cell's stored triggers of both sides.
 """
 
@@ -13,11 +13,14 @@ import numpy.typing as npt
 
 from ..errors import RunDamaged
 from . import layout
+from .below import EXAMPLES, Below
 from .run import Run
 
 BEFORE, AFTER = 40, 8
 """At most this many tokens are shown before a trigger's last token, and after it."""
 BINS = 32
+TENTH = 0.1
+"""A key fires with a prefix if its coefficient is above this share of the cell's largest."""
 LARGEST = 127
 
 Ints = npt.NDArray[np.int64]
@@ -43,17 +46,19 @@ class Shading:
     def __init__(self, run: Run, settings: dict[str, Any]) -> None:
         self.run, self.settings = run, settings
         arrays = [layout.load_array(run.path, name) for name in layout.SHADING]
-        self._shades, self._offsets, self._histograms = arrays
+        self._shades, self._offsets, self._histograms, self._firing = arrays
         if (
-            [array.dtype.kind for array in arrays] != ["i", "i", "u"]
+            [array.dtype.kind for array in arrays] != ["i", "i", "u", "u"]
             or [array.ndim for array in arrays[:2]] != [1, 1]
             or len(self._offsets) != len(run.cells) + 1
             or self._histograms.shape != (len(run.cells), BINS)
+            or self._firing.shape != (len(run.cells),)
             or not isinstance(settings.get("prefixes"), int)
         ):
             raise RunDamaged(
                 f"{run.path} is damaged: its shading does not fit the run. Analyze it again: keyhole analyze {run.path}"
             )
+        self.below = Below(run)
         self._last: tuple[int, list[int]] = (-1, [])
 
     def row(self, layer: int, cell: int, slot: int, negative: bool = False) -> npt.NDArray[np.int8]:
@@ -77,6 +82,18 @@ class Shading:
             self._last = (place, bounds)
         return bounds
 
+    @property
+    def prefixes(self) -> int:
+        """How many prefixes were sampled."""
+        return int(self.settings["prefixes"])
+
+    def firing(self, which: slice) -> npt.NDArray[np.float64]:
+        """The share of the sampled prefixes with a coefficient above a tenth of the cell's largest, of the cells at these places of
+        the axis; NaN if no coefficient is above zero."""
+        known = np.asarray(self.run.stats.max[which]) > 0
+        shares = np.asarray(self._firing[which]) / max(1, self.prefixes)
+        return np.where(known & (self.prefixes > 0), shares, np.nan)
+
     def histogram(self, layer: int, cell: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.uint32], int] | None:
         """Edges [BINS + 1] from the cell's smallest coefficient to its largest, counts [BINS] over a random sample of the corpus'
         prefixes, and the size of the sample; None if the coefficient is always the same."""
@@ -85,7 +102,7 @@ class Shading:
         if not low < high:
             return None
         counts = np.asarray(self._histograms[place])
-        return np.linspace(low, high, BINS + 1), counts, int(self.settings["prefixes"])
+        return np.linspace(low, high, BINS + 1), counts, self.prefixes
 
 
 def of(run: Run) -> Shading | None:
@@ -95,7 +112,8 @@ def of(run: Run) -> Shading | None:
         known: Shading = kept["_shading"]
         return known
     settings = layout.read_shading(run.path)
-    if settings is None or [settings.get(name) for name in ("before", "after", "bins")] != [BEFORE, AFTER, BINS]:
+    names = ("before", "after", "bins", "examples")
+    if settings is None or [settings.get(name) for name in names] != [BEFORE, AFTER, BINS, EXAMPLES]:
         return None
     found: Shading = kept.setdefault("_shading", Shading(run, settings))
     return found
@@ -105,3 +123,9 @@ def histogram(run: Run, layer: int, cell: int) -> tuple[npt.NDArray[np.float64],
     """`Shading.histogram`; None if the run has no shading."""
     shading = of(run)
     return None if shading is None else shading.histogram(layer, cell)
+
+
+def firing(run: Run, which: slice = slice(None)) -> npt.NDArray[np.float64] | None:
+    """`Shading.firing`; None if the run has no shading."""
+    shading = of(run)
+    return None if shading is None else shading.firing(which)

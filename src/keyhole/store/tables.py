@@ -13,12 +13,13 @@ from __future__ import annotations
 import errno
 import json
 import math
+import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import numpy as np
@@ -26,6 +27,9 @@ import numpy as np
 from ..common.files import copy_file, create, sync
 from ..errors import RunDamaged, RunError, UsageError
 from . import layout
+
+if TYPE_CHECKING:
+    from .relations import Relations
 
 Row = dict[str, Any]
 Fact = str | int | float | None
@@ -75,6 +79,12 @@ CONFINED: dict[str, str | bool | int | float | list[str]] = {
     "lock_configuration": "true",
 }
 """A database may hold views that read files. With these settings none of them can, and no query can change the settings."""
+APART = {
+    name: value for name, value in CONFINED.items() if name not in ("enable_external_access", "lock_configuration")
+}
+"""The settings to begin with if a database is attached and a file may be written; then the others follow."""
+STORED = "tables"
+"""What DuckDB calls the run's database in a connection: the name of its file."""
 
 
 # Opening
@@ -84,33 +94,46 @@ CONFINED: dict[str, str | bool | int | float | list[str]] = {
 def connect(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     """The run's database, to be read. `path` is the run directory."""
     if not layout.has_tables(path):
-        raise RunError(f"{path} has no tables yet. Fill them: keyhole analyze {path}")
+        raise no_tables(path)
     with _open(layout.tables_file(path), read_only=True) as connection:
         yield connection
+
+
+def no_tables(path: Path) -> RunError:
+    return RunError(f"{path} has no tables yet. Fill them: keyhole analyze {path}")
 
 
 @contextmanager
 def _open(file: Path, *, read_only: bool) -> Iterator[duckdb.DuckDBPyConnection]:
     """A database that can reach nothing but its own file, whatever is stored in it or asked of it."""
+    _refuse_journal(file)
+    with _failing_at(file):
+        connection = duckdb.connect(str(file), read_only=read_only, config=CONFINED)
+        try:
+            yield connection
+        finally:
+            with suppress(duckdb.Error):  # the disk may be full or gone; what was written is checked by its reader
+                connection.close()
+
+
+def _refuse_journal(file: Path) -> None:
     journal = file.with_name(file.name + ".wal")
     if journal.exists():
         raise RunError(
             f"{file} is being changed by another program, or one left it unfinished: there is a {journal.name}. Close that "
             "program, or remove the journal, and try again."
         )
+
+
+@contextmanager
+def _failing_at(file: Path) -> Iterator[None]:
+    """What DuckDB reports of a database, as an error of ours."""
     try:
-        connection = duckdb.connect(str(file), read_only=read_only, config=CONFINED)
+        yield
     except (duckdb.Error, RuntimeError) as error:  # RuntimeError: a path that is not UTF-8
-        raise _unreadable(file, error) from None
-    try:
-        yield connection
-    except (duckdb.Error, RuntimeError) as error:
         if "No space left" in str(error):
             raise OSError(errno.ENOSPC, str(error), str(file)) from None
         raise _unreadable(file, error) from None
-    finally:
-        with suppress(duckdb.Error):  # the disk may be full or gone; what was written is checked by its reader
-            connection.close()
 
 
 def _unreadable(file: Path, error: Exception) -> RunError:
@@ -323,10 +346,18 @@ def _no_table(name: str, kind: str) -> RunDamaged:
     return RunDamaged(f"The run's database has a {kind.lower()} called '{name}' where a table is expected. {AGAIN}")
 
 
-def query(path: Path, sql: str) -> list[Row]:
-    """The user's own SQL, over the run's tables, read-only."""
-    with connect(path) as db:
-        try:
+# The user's own SQL
+
+
+def query(path: Path, sql: str, relations: Relations | None = None) -> list[Row]:
+    """The user's own SQL, over the run's tables and over relations that are computed, read-only."""
+    return [row for part in stream(path, sql, relations) for row in part]
+
+
+def stream(path: Path, sql: str, relations: Relations | None = None) -> Iterator[list[Row]]:
+    """The rows of a query, part by part. The first part is there even if it is empty."""
+    with asking(path, sql, relations or {}) as (db, failing):
+        with failing():
             result = db.execute(sql)
             if result is None:  # nothing but white space and comments
                 raise UsageError("The query asks for nothing. Write one that selects, as in: select * from agreement")
@@ -335,11 +366,87 @@ def query(path: Path, sql: str) -> list[Row]:
                 raise UsageError(
                     f"The query has several columns of the name '{twice[0]}', and a row holds one. Name them with AS."
                 )
-            return _rows(result)
+        first = True
+        while True:
+            with failing():
+                part = result.fetchmany(ROWS_AT_ONCE)
+            if part or first:
+                yield [dict(zip(columns, row, strict=True)) for row in part]
+            first = False
+            if len(part) < ROWS_AT_ONCE:
+                return
+
+
+def save_parquet(path: Path, sql: str, file: Path, relations: Relations | None = None) -> None:
+    """Write the rows of a query into a Parquet file, which replaces what is there when it is complete."""
+    from .relations import text
+
+    beside = Path(os.path.abspath(file)).with_name(file.name + ".partial")
+    try:
+        create(beside).close()
+        with asking(path, sql, relations or {}, writes=beside) as (db, failing), failing():
+            selected = sql.strip().rstrip(";")
+            db.execute(f"COPY ({selected}\n) TO {text(str(beside))} (FORMAT parquet, USE_TMP_FILE false)")
+        with beside.open("r+b") as written:
+            sync(written)
+        beside.replace(file)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+Failing = Callable[[], AbstractContextManager[None]]
+
+
+@contextmanager
+def asking(
+    path: Path, sql: str, relations: Relations, *, writes: Path | None = None
+) -> Iterator[tuple[duckdb.DuckDBPyConnection, Failing]]:
+    """The database with the relations that a query names, and a context that reports what goes wrong in the query. With `writes`,
+    the query may write that one file."""
+    from . import relations as computed
+
+    problems: computed.Problems | None = None
+
+    @contextmanager
+    def failing() -> Iterator[None]:
+        try:
+            yield
         except duckdb.Error as error:
+            if problems and problems.first:
+                raise problems.first from None
+            if "No space left" in str(error):
+                raise OSError(errno.ENOSPC, str(error), str(writes or path)) from None
             said = str(error).strip().splitlines() or [type(error).__name__]
             some = [said[0], said[-1]] if "Traceback" in str(error) else said  # DuckDB wanted a Python module
             raise UsageError("The query failed: " + "\n".join(some)) from None
+
+    stored = layout.has_tables(path)
+    if not stored:
+        with _apart(path, None) as db:
+            only = bool(relations) and bool(computed.named(db, sql, [*relations, "definitions"]))
+        if not only:
+            raise no_tables(path)
+    with _apart(path, writes) if writes or not stored else connect(path) as db:
+        problems = computed.create(db, sql, relations, stored=STORED if stored else None)
+        yield db, failing
+
+
+@contextmanager
+def _apart(path: Path, writes: Path | None) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A database in memory, with the run's own beside it if there is one. It can reach nothing else but the file `writes`."""
+    from .relations import text
+
+    file = layout.tables_file(path)
+    with _failing_at(file), duckdb.connect(":memory:", config=APART) as db:
+        if layout.has_tables(path):
+            _refuse_journal(file)
+            db.execute(f"ATTACH {text(str(file))} AS {STORED} (READ_ONLY)")
+            db.execute(f"USE {STORED}")
+        if writes:
+            db.execute(f"SET allowed_paths = [{text(str(writes))}]")
+        for name in ("enable_external_access", "lock_configuration"):
+            db.execute(f"SET {name} = {CONFINED[name]}")
+        yield db
 
 
 def _rows(result: Any) -> list[Row]:

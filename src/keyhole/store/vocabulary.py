@@ -21,8 +21,8 @@ MOST_ID = 2**32 - 1
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPLIT_AT_SPACES = {"Whitespace", "WhitespaceSplit", "BertPreTokenizer"}
 """Pre-tokenizers that cut a text at its spaces and drop them."""
-_JOIN_WITH_SPACES = {None, "WordPiece"}
-"""Decoders that join words with spaces. None: the tokenizers library does so if there is no decoder."""
+_SPACES = {" ", " +", r"\s", r"\s+"}
+"""Regular expressions for the spaces between words."""
 
 
 @cache
@@ -34,23 +34,36 @@ def _byte_letters() -> dict[str, int]:
     return {chr(byte): byte for byte in printing} | {chr(256 + i): byte for i, byte in enumerate(others)}
 
 
-def _types(part: Any) -> set[str | None]:
-    """The types of a pre-tokenizer or decoder, those in a sequence included; {None} if there is none."""
+def _parts(part: Any) -> list[dict[str, Any]]:
+    """A pre-tokenizer or decoder, or those of a sequence; none if there is none."""
     if not isinstance(part, dict):
-        return {None}
+        return []
     inner = [each for name in ("pretokenizers", "decoders") for each in part.get(name) or ()]
-    return {part.get("type")} if not inner else set().union(*map(_types, inner))
+    return [found for each in inner for found in _parts(each)] if inner else [part]
 
 
-def _has_words(core: dict[str, Any]) -> bool:
-    """Whether tokens are whole words without their spaces, which are put back between them when they are shown."""
+def _drops_spaces(part: dict[str, Any]) -> bool:
+    """Whether a pre-tokenizer cuts a text at its spaces and leaves them out."""
+    if part.get("type") in _SPLIT_AT_SPACES:
+        return True
+    if part.get("type") == "CharDelimiterSplit":
+        return part.get("delimiter") == " "
+    pattern = part.get("pattern")
+    at_spaces = isinstance(pattern, dict) and (pattern.get("String") == " " or str(pattern.get("Regex")) in _SPACES)
+    return part.get("type") == "Split" and part.get("behavior") == "Removed" and not part.get("invert") and at_spaces
+
+
+def _continuation(core: dict[str, Any]) -> str | None:
+    """If tokens are words without their spaces, which are put back between them when they are shown: how a token begins that
+    continues a word (`##`), empty if none does. None for every other tokenizer."""
     model = core.get("model")
-    return (
-        isinstance(model, dict)
-        and model.get("type") == "WordLevel"
-        and bool(_types(core.get("pre_tokenizer")) & _SPLIT_AT_SPACES)
-        and _types(core.get("decoder")) <= _JOIN_WITH_SPACES
-    )
+    model = model if isinstance(model, dict) else {}
+    kind = model.get("type")
+    if kind not in ("WordLevel", "WordPiece") or not any(map(_drops_spaces, _parts(core.get("pre_tokenizer")))):
+        return None
+    if {part.get("type") for part in _parts(core.get("decoder"))} - {"WordPiece"}:
+        return None  # the tokenizers library joins words with spaces if there is no decoder, and the decoder WordPiece does
+    return str(model.get("continuing_subword_prefix") or "") if kind == "WordPiece" else ""
 
 
 def _possible(ids: Sequence[int]) -> list[int]:
@@ -70,7 +83,7 @@ class Vocabulary:
                 self.tokenizer, core = source, json.loads(source.to_str())
             self._byte_level = "ByteLevel" in json.dumps([core.get("decoder"), core.get("pre_tokenizer")])
             self._added = {token["id"] for token in core.get("added_tokens", [])}
-            self._words = _has_words(core)
+            self._continues = _continuation(core)
 
     @contextlib.contextmanager
     def _asked(self) -> Iterator[None]:
@@ -119,8 +132,8 @@ class Vocabulary:
             return [encoding.ids for encoding in self._encoder.encode_batch_fast(whole, add_special_tokens=False)]
 
     def raw(self, token: int) -> bytes:
-        """The bytes a token stands for; none for an id outside the vocabulary. A whole word has a space before it, so that the
-        tokens of a text, put one after another, are the text."""
+        """The bytes a token stands for; none for an id outside the vocabulary. A token that begins a word has a space before it,
+        so that the tokens of a text, put one after another, are the text."""
         if not 0 <= token <= MOST_ID:
             return b""
         with self._asked():
@@ -131,8 +144,10 @@ class Vocabulary:
             return str(piece).encode()
         if self._byte_level and all(letter in _byte_letters() for letter in piece):
             return bytes(_byte_letters()[letter] for letter in piece)
-        if self._words:
-            return f" {piece}".encode("utf-8", "surrogatepass")
+        if self._continues is not None:
+            inside = bool(self._continues) and piece.startswith(self._continues)
+            shown = piece.removeprefix(self._continues) if inside else f" {piece}"
+            return str(shown).encode("utf-8", "surrogatepass")
         if match := _BYTE.fullmatch(piece):
             return bytes([int(match[1], 16)])
         return str(piece).replace("▁", " ").encode("utf-8", "surrogatepass")
@@ -150,7 +165,7 @@ class Vocabulary:
         return self._pieces[token]
 
     def find(self, text: str) -> int:
-        """The token that reads `text`. If tokens are whole words, the space before a word may be left out."""
+        """The token that reads `text`. If tokens are words without spaces, the space before a word may be left out."""
         whole = text.encode("utf-8", "replace").decode()  # a half character is in no token, and no tokenizer accepts it
         with self._asked():
             ids = self.tokenizer.encode(whole, add_special_tokens=False).ids
@@ -169,8 +184,10 @@ class Vocabulary:
         else:
             hint = ""
         shown = repr(text) if len(text) <= 200 else f"{text[:200]!r}…"
-        space = "" if self._words else "Mind the space: ' Paris' and 'Paris' are two tokens."
+        space = "" if self._continues is not None else "Mind the space: ' Paris' and 'Paris' are two tokens."
         raise UsageError(f"{shown} is not a token of this model. {hint}{space}".rstrip())
 
     def _reads(self, token: int, text: str) -> bool:
-        return self.piece(token) == text or (self._words and bool(text) and self.piece(token) == f" {text}")
+        return self.piece(token) == text or (
+            self._continues is not None and bool(text) and self.piece(token) == f" {text}"
+        )
