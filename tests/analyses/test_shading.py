@@ -205,10 +205,10 @@ def test_an_unknown_step_is_told_what_there_is() -> None:
 
     chosen = [each.name for each in _choose(None)]
     assert chosen == [name for name in registry.BUILT_IN if name in chosen] == registry.steps()
-    assert set(chosen) - set(registry.schemas()) == {"shading"}
+    assert set(chosen) - set(registry.schemas()) == {"plane", "shading"}
     assert set(registry.schemas()) < set(chosen)
     assert [each.name for each in _choose(["shading", "rank"])] == ["rank", "shading"]
-    with pytest.raises(UsageError, match=r"no table 'shade'.*activity, .*A step without a table is: shading"):
+    with pytest.raises(UsageError, match=r"no table 'shade'.*activity, .*A step without a table is: shading, plane"):
         _choose(["shade"])
 
 

@@ -15,7 +15,7 @@ from keyhole.cells import Cells
 from keyhole.kernels.sums import add_exactly, add_integers
 from keyhole.models.model import Model
 from keyhole.scanning.cpu import CpuIndex
-from keyhole.store.run import moments
+from keyhole.store.stats import moments
 from keyhole.views import notebook
 from keyhole.views import terminal as show
 from keyhole.views.worth import worth_showing

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from ..store import shading
 from ..store.run import Run, Stats
 from ..store.values import Values
 from .claims import interval, judge, not_applicable, percent
@@ -163,18 +164,25 @@ ANALYSIS = Analysis(
     ),
     measures=(
         CellMeasure(
-            "activity",
-            "how often the key fires",
+            "firing",
+            "how often the key fires (share of sampled prefixes with a coefficient above a tenth of the cell's largest)",
             "key",
-            lambda run, _: None if run.gated else run.stats.active_fraction,
+            lambda run, _: shading.firing(run),
             format="percent",
         ),
         CellMeasure(
             "peak",
             "how far the strongest coefficient stands out (largest |m| per root mean square)",
             "key",
-            lambda run, _: run.stats.peak if run.gated else None,
+            lambda run, _: run.stats.peak,
             log=True,
+        ),
+        CellMeasure(
+            "activity",
+            "share of coefficients above zero, which the paper counts",
+            "key",
+            lambda run, _: None if run.gated else run.stats.active_fraction,
+            format="percent",
         ),
         CellMeasure("reach", "the most the cell writes, |m|·‖v‖", "key", reach, log=True),
     ),

@@ -251,6 +251,16 @@ def note(facts: Facts) -> str:
 
 
 _POOLED = "over cells of the main lens, each dealt within its layer"
+
+
+def _per_cell(run: Run, values: Values | None) -> npt.NDArray[np.float64] | None:
+    """Per cell, the share of its triggers that the value's top token follows. Layer by layer: a large model has many triggers."""
+    if values is None:
+        return None
+    spans = (run.cells.span(layer) for layer in range(len(run.cells.layers)))
+    return np.concatenate([shares(*values.hits(span)) for span in spans])
+
+
 ANALYSIS = Analysis(
     name="agreement",
     question="Does a value say what its key saw?",
@@ -335,8 +345,9 @@ ANALYSIS = Analysis(
             "agreement",
             "how often the value's top token follows the key's triggers",
             "value",
-            lambda _, values: None if values is None else shares(*values.hits(slice(None))),
+            _per_cell,
             format="percent",
+            there=lambda _, values: values is not None,
         ),
     ),
 )

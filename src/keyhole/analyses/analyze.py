@@ -12,6 +12,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from ..common import notebook
 from ..common.checks import whole
 from ..errors import RunError, UsageError
 from ..lens.head import Head
@@ -19,10 +20,10 @@ from ..lens.lenses import LENSES, check_lens
 from ..lens.maps import Maps
 from ..models.model import SPLIT, Model
 from ..models.rerun import model_of
-from ..store import layout, manifest, tables
+from ..store import layout, manifest, tables, underway
 from ..store.run import Run
 from ..store.values import Values
-from . import heldout, mapping, passing, reading, registry, section5
+from . import heldout, mapping, passing, plane, reading, registry, section5
 from .record import Analysis, Begin, Observer
 
 Progress = Callable[[str, int], Callable[[int], None]]
@@ -40,20 +41,23 @@ def analyze(
     lens: str | Sequence[str] = "norm",
     mask_untrained: bool = False,
     similar: bool = True,
+    map: str = "pca",
     model: Model | str | os.PathLike[str] | None = None,
     device: str = "auto",
     trust_remote_code: bool = False,
-    progress: Progress = lambda what, total: lambda done: None,
+    progress: Progress = notebook.stages,
 ) -> Run:
     """Fill the tables of a run (those in `only`, or all), store what its values say, and shade its triggers.
 
     `lens` may name several: some tables then have rows for each, the others are read through the main one, which is `norm` if it
-    is among them. `valid` is held-out text for the analyses that need it. `model` must be given for a run that this user did not
-    make: such a run must not decide what is loaded. Analyses that are damaged on disk are computed again.
+    is among them. `valid` is held-out text for the analyses that need it. `map` says how cells are placed on a plane: `pca` or
+    `umap`. `model` must be given for a run that this user did not make: such a run must not decide what is loaded. Analyses that
+    are damaged on disk are computed again.
     """
     if device == SPLIT or (isinstance(model, Model) and model.split):
         raise UsageError("The analyses need the model on one device: --device cuda or cpu, not split.")
     wanted = _choose(only)
+    plane.check(map)
     asked = {check_lens(name) for name in ([lens] if isinstance(lens, str) else lens)}
     lenses = [name for name in LENSES if name in asked]
     if not lenses:
@@ -61,7 +65,8 @@ def analyze(
     samples, cells, seed = whole("samples", samples, 1), whole("cells", cells, 1), whole("seed", seed, 0)
     path = run.path if isinstance(run, Run) else Path(run)
     manifest.read_manifest(path)  # a path that is not a run is refused before anything is written
-    with layout.locked(path):
+    with layout.locked(path) as held:
+        note = underway.Note(held, [analysis.name for analysis in wanted])
         if isinstance(run, Run) and run.manifest["checksum"] != manifest.read_manifest(path)["checksum"]:
             raise RunError(f"Another run is at {path} now. Open it again, and analyze that.")
         layout.drop_damaged(path)
@@ -69,7 +74,10 @@ def analyze(
         load = partial(model_of, run, model, device=device, trust_remote_code=trust_remote_code)
         _check_whole(run)
         texts = [valid] if isinstance(valid, (str, os.PathLike)) else list(valid or [])
-        _Inputs(run, texts, samples, seed, cells, lenses, mask_untrained, similar, load, progress).fill(wanted)
+        inputs = _Inputs(
+            run, texts, samples, seed, cells, lenses, mask_untrained, similar, map, load, isinstance(model, Model), note
+        )
+        inputs.fill(wanted, progress)
     return run
 
 
@@ -107,15 +115,18 @@ class _Inputs:
         lenses: list[str],
         mask: bool,
         similar: bool,
+        map: str,
         load: Callable[[], Model],
-        progress: Progress,
+        loaded: bool,
+        note: underway.Note,
     ) -> None:
-        self.run, self.seed, self.cells = run, seed, cells
+        self.run, self.seed, self.cells, self.map = run, seed, cells, map
         self._valid, self._samples = valid, samples
         self._lenses, self._mask, self._similar = lenses, mask, similar
-        self._load, self._progress = load, progress
+        self._load, self._loaded, self._note = load, loaded, note
 
-    def fill(self, wanted: list[Analysis]) -> None:
+    def fill(self, wanted: list[Analysis], progress: Progress) -> None:
+        self._progress = self._note.watching(progress)
         if any(analysis.needs_held_out for analysis in wanted):
             _ = self.prefixes  # if there is too little held-out text, this says so before the long work
         self._watch(wanted)
@@ -126,6 +137,7 @@ class _Inputs:
                 tables.write_table(self.run.path, analysis.name, found.rows, found.facts, schemas=registry.schemas())
             if analysis.fill:
                 analysis.fill(self.run, **given)
+            self._note.finished()
 
     def _give(self, need: str, analysis: Analysis) -> Any:
         if need == "observed":
@@ -157,7 +169,12 @@ class _Inputs:
 
     @cached_property
     def model(self) -> Model:
-        return self._load()
+        if self._loaded:  # the caller's own: there is nothing to wait for
+            return self._load()
+        advance = self._progress("loading the model", 1)
+        model = self._load()
+        advance(1)
+        return model
 
     @cached_property
     def head(self) -> Head:

@@ -137,12 +137,10 @@ def compare(
     found = _measured(sides)
     usable = {name: ~np.isnan(each) for name, each in found.items()}
     turned = usable["triggers"] & (here.orientation != there.orientation)
-    random = np.random.default_rng(seed)
-    null = {name: _dealt(here, sides, name, usable[name], random) for name in MEASURES}
+    null = {name: _dealt(here, sides, name, usable[name], seed) for name in MEASURES}
 
     def row(layer: int, span: slice) -> LayerCompared:
-        means = {name: _mean(found[name][span], null[name][span]) for name in MEASURES}
-        return LayerCompared(layer, int(usable["triggers"][span].sum()), turned=int(turned[span].sum()), **means)
+        return _row(layer, _part(found, span), _part(null, span), turned[span])
 
     kept = [set(np.unique(side.slots["triggers"]).tolist()) - {-1} for side in sides]
     names = labels([here, there])
@@ -158,6 +156,27 @@ def compare(
         different=list(_different(here, sides, found, turned, cells)),
         cells=found,
     )
+
+
+def compare_layer(here: Run, there: Run, layer: int, *, seed: int = 0) -> tuple[LayerCompared, dict[str, Floats]]:
+    """One layer of two runs with the same axis of cells, and its cells. Of one model, the numbers are those of `compare`; of a
+    model and its control, they say what the two have in common by chance."""
+    span = here.cells.span(layer)
+    sides = [_Side(run, np.arange(span.start, span.stop), min(here.top, there.top)) for run in (here, there)]
+    found = _measured(sides)
+    a, b = (side.slots for side in sides)
+    null = {name: _dealt_layer(name, a[name], b[name], ~np.isnan(found[name]), layer, seed) for name in MEASURES}
+    turned = ~np.isnan(found["triggers"]) & (here.orientation[span] != there.orientation[span])
+    return _row(layer, found, null, turned), found
+
+
+def _part(numbers: dict[str, Floats], span: slice) -> dict[str, Floats]:
+    return {name: each[span] for name, each in numbers.items()}
+
+
+def _row(layer: int, found: dict[str, Floats], null: dict[str, Floats], turned: npt.NDArray[np.bool_]) -> LayerCompared:
+    means = {name: _mean(found[name], null[name]) for name in MEASURES}
+    return LayerCompared(layer, int((~np.isnan(found["triggers"])).sum()), turned=int(turned.sum()), **means)
 
 
 def _check_one_model(here: Run, there: Run) -> None:
@@ -269,25 +288,28 @@ def _parts(cells: int) -> Iterator[slice]:
 # Over cells
 
 
-def _dealt(
-    run: Run, sides: list[_Side], name: str, usable: npt.NDArray[np.bool_], random: np.random.Generator
-) -> Floats:
+def _dealt(run: Run, sides: list[_Side], name: str, usable: npt.NDArray[np.bool_], seed: int) -> Floats:
     """[cells] a measure of each cell with other cells of its layer in the second run, the mean over the deals. NaN for a cell
     that is left out, or that is alone in its layer."""
     a, b = (side.slots[name] for side in sides)
-    total, alone = np.zeros(len(usable)), np.zeros(len(usable), bool)
+    spans = [run.cells.span(layer) for layer in range(run.layers)]
+    return np.concatenate(
+        [_dealt_layer(name, a[span], b[span], usable[span], layer, seed) for layer, span in enumerate(spans)]
+    )
+
+
+def _dealt_layer(name: str, a: Ints, b: Ints, usable: npt.NDArray[np.bool_], layer: int, seed: int) -> Floats:
+    """`_dealt` of one layer. Each layer and measure has its own random numbers, so a layer alone gives the same."""
+    total, places = np.zeros(len(usable)), np.flatnonzero(usable)
+    if len(places) < 2:
+        return np.full(len(usable), np.nan)
+    random = np.random.default_rng([seed, layer, list(MEASURES).index(name)])
     for _ in range(DEALS):
         other = np.arange(len(usable))
-        for layer in range(run.layers):
-            span = run.cells.span(layer)
-            places = np.flatnonzero(usable[span]) + span.start
-            if len(places) < 2:
-                alone[places] = True
-            else:  # in a random order each takes the next one's, so nobody gets its own
-                order = random.permutation(places)
-                other[order] = np.roll(order, 1)
+        order = random.permutation(places)  # each takes the next one's, so nobody gets its own
+        other[order] = np.roll(order, 1)
         total += MEASURES[name](a, b[other])
-    return np.where(~usable | alone, np.nan, total / DEALS)
+    return np.where(usable, total / DEALS, np.nan)
 
 
 def _mean(values: Floats, null: Floats) -> Mean:

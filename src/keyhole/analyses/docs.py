@@ -12,20 +12,21 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..errors import UsageError
-from . import registry
+from ..common import pages
+from . import registry, relations
 from .record import NEEDS, Analysis, Column
 
+COMPUTED = (
+    "`keyhole sql` and `keyhole table` also read two relations that no analysis fills: they are computed from the run's arrays when a "
+    "query names them, as far as it needs them, also in a run that was not analyzed. A column that was not computed yet is NULL. "
+    "The explorer's table of all cells has the same columns, and `keyhole.columns(run)` gives them to Python as arrays."
+)
 BEGIN, END = "<!-- The records begin: python -m keyhole.analyses.docs -->", "<!-- The records end -->"
 
 
 def updated(page: str) -> str:
     """The page with the text between its markers replaced."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise UsageError(f"The page lacks the lines that the analyses are written between: {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n\n{described()}\n{END}{after}"
+    return pages.replaced(page, BEGIN, END, described())
 
 
 def described() -> str:
@@ -34,6 +35,9 @@ def described() -> str:
     for part in registry.parts():
         if members := [each for each in registry.analyses() if each.part == part]:
             lines += [f"### {part}", "", *(line for each in members for line in _analysis(each))]
+    lines += ["### Cells and triggers", "", COMPUTED, ""]
+    for schema in relations.SCHEMAS.values():
+        lines += [f"#### `{schema.name}`", "", *_columns("column", schema.columns)]
     return "\n".join(lines)
 
 

@@ -49,6 +49,7 @@ NEEDS = {
     "states": "what every layer does at their end",
     "observed": "what its own observer took from the same pass",
     "cells": "the number of random cells per layer (`--cells`)",
+    "map": "how cells are placed on a plane (`--map`)",
     "seed": "the seed of random choices (`--seed`)",
     "begin": "a way to report progress",
 }
@@ -326,6 +327,8 @@ class CellMeasure:
     """shown on a logarithmic scale"""
     kinds: tuple[str, ...] = ()
     """names of the levels, if the numbers are 0, 1, … and stand for these"""
+    there: Callable[[Run, Values | None], bool] | None = None
+    """whether the run has what the measure is made from; to be given if `measure` takes long"""
 
 
 # The record

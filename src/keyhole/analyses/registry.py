@@ -36,6 +36,7 @@ BUILT_IN = (
     "shading",
     "gates",
     "alignment",
+    "plane",
     "softmax",
     "kinds",
     "patterns",
@@ -135,14 +136,29 @@ def charts() -> dict[str, Figure]:
 
 def cell_measures(run: Run, values: Values | None) -> Iterator[tuple[CellMeasure, npt.NDArray[np.floating[Any]]]]:
     """Every measure of a cell that this run has the numbers for. `values`: through the main lens, if they were read."""
-    for analysis in analyses():
-        for measure in analysis.measures:
-            if (numbers := measure.measure(run, values)) is not None:
-                if numbers.shape != (len(run.cells),):
-                    raise ValueError(
-                        f"The measure '{measure.name}' has the shape {numbers.shape}, and there are {len(run.cells)} cells."
-                    )
-                yield measure, numbers
+    for measure in offered_measures(run, values):
+        yield measure, numbers_of(measure, run, values)
+
+
+def offered_measures(run: Run, values: Values | None) -> list[CellMeasure]:
+    """The measures that this run has the numbers for; numbers that take long to make are not made for it."""
+    return [
+        measure
+        for analysis in analyses()
+        for measure in analysis.measures
+        if (measure.there(run, values) if measure.there else measure.measure(run, values) is not None)
+    ]
+
+
+def numbers_of(measure: CellMeasure, run: Run, values: Values | None) -> npt.NDArray[np.floating[Any]]:
+    """[cells] the numbers of a measure that the run has."""
+    numbers = measure.measure(run, values)
+    assert numbers is not None, measure.name
+    if numbers.shape != (len(run.cells),):
+        raise ValueError(
+            f"The measure '{measure.name}' has the shape {numbers.shape}, and there are {len(run.cells)} cells."
+        )
+    return numbers
 
 
 for _name in BUILT_IN:

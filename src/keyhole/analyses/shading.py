@@ -1,5 +1,5 @@
 """One more pass over the units that hold triggers: a shade for each token that is shown with a trigger, and, from a random
-sample of the corpus, a histogram of every cell's coefficients.
+sample of the corpus, a histogram of every cell's coefficients, how often its key fires, and examples below the top.
 
 Windows of similar length share a batch. Only those coefficients that are shown are read, and each is written directly to its
 place in a file on disk, so memory does not grow with the number of shades.
@@ -17,8 +17,10 @@ import numpy.typing as npt
 from ..common.batching import batch_by_length
 from ..store import layout
 from ..store import shading as stored
+from ..store.below import EXAMPLES
 from ..store.run import Run
-from ..store.shading import AFTER, BEFORE, BINS, LARGEST, spans
+from ..store.shading import AFTER, BEFORE, BINS, LARGEST, TENTH, spans
+from .below import KEPT, Kept, keeping
 from .record import KEYS, Analysis, Begin
 from .targets import held_out_units
 
@@ -45,6 +47,8 @@ def fill(run: Run, model: Model, *, seed: int = 0, begin: Begin = lambda total: 
         "after": AFTER,
         "bins": BINS,
         "sample": SAMPLE,
+        "kept": KEPT,
+        "examples": EXAMPLES,
     }
     there = layout.read_shading(run.path)
     if there is not None and settings.items() <= there.items():
@@ -53,18 +57,21 @@ def fill(run: Run, model: Model, *, seed: int = 0, begin: Begin = lambda total: 
     windows = _Windows(run)
     sampled = windows.sample(SAMPLE, seed)
     windows.plan(sampled, int(run.manifest["config"]["batch_tokens"]))
-    with layout.writing_analyses(run.path):
+    with layout.writing_analyses(run.path), keeping(run, windows, sampled, seed) as kept:
         triggers = [_Triggers(run, windows, site) for site in run.cells.sites]
         sizes = np.concatenate([each.sizes for each in triggers])
         offsets = np.append(0, np.cumsum(sizes))
-        counts = np.zeros((len(run.cells), BINS), np.uint32)
+        found = _Sampled(
+            sampled, np.zeros((len(run.cells), BINS), np.uint32), np.zeros(len(run.cells), np.uint32), kept
+        )
         advance = begin(len(windows.chosen))
         with layout.building(run.path, layout.SHADING[0], np.int8, int(offsets[-1])) as shades:
             for number, members in enumerate(windows.batches()):
-                _run(model, windows, triggers, number, members, sampled, offsets, shades, counts)
+                _run(model, windows, triggers, number, members, found, offsets, shades)
                 advance(len(members))
-    layout.save_array(run.path, layout.SHADING[1], offsets)
-    layout.save_array(run.path, layout.SHADING[2], counts)
+        for name, array in zip(layout.SHADING[1:], (offsets, found.counts, found.firing), strict=True):
+            layout.save_array(run.path, name, array)
+        kept.save()
     layout.save_shading(run.path, {**settings, "prefixes": int(windows.lengths[sampled].sum())})
 
 
@@ -195,23 +202,34 @@ class _Triggers:
         )
 
 
+@dataclass(frozen=True)
+class _Sampled:
+    """What is counted over the sample."""
+
+    windows: Ints
+    counts: npt.NDArray[np.uint32]
+    """[cells, BINS]"""
+    firing: npt.NDArray[np.uint32]
+    """[cells] coefficients above a tenth of the largest"""
+    kept: Kept
+
+
 def _run(
     model: Model,
     windows: _Windows,
     triggers: list[_Triggers],
     number: int,
     members: Ints,
-    sampled: Ints,
+    sampled: _Sampled,
     offsets: Ints,
     shades: npt.NDArray[np.int8],
-    counts: npt.NDArray[np.uint32],
 ) -> None:
-    """One batch: write its shades to their places, and count the coefficients of sampled windows in the histograms."""
+    """One batch: write its shades to their places, and count the coefficients of sampled windows."""
     import torch
 
     run = windows.run
     batch = model.batch([windows.tokens(window) for window in members], bos=bool(run.manifest["config"]["bos"]))
-    lengths = np.where(np.isin(members, sampled), windows.lengths[members], 0)
+    lengths = np.where(np.isin(members, sampled.windows), windows.lengths[members], 0)
     columns = np.arange(batch.ids.shape[1])[None] - batch.n_special
     counted = torch.from_numpy(np.flatnonzero((columns >= 0) & (columns < lengths[:, None])))
     low, high = run.stats.min, run.stats.max
@@ -228,11 +246,16 @@ def _run(
             begin = offsets[mine.site][shown.cell] + shown.place
             shades[np.repeat(begin, shown.size) + inside] = found.cpu().numpy()
         if len(counted):
-            sampled_here = x[counted.to(x.device)].float()
+            signs = torch.from_numpy(mine.signs).to(x.device)
+            here = x[counted.to(x.device)].float()
             if run.gated:
-                sampled_here *= torch.from_numpy(mine.signs).to(x.device)
-            found = histogram(sampled_here, torch.tensor(low[mine.site]), torch.tensor(high[mine.site]))
-            counts[mine.site] += found.cpu().numpy().astype(np.uint32)
+                here *= signs
+            top = torch.tensor(high[mine.site])
+            found = histogram(here, torch.tensor(low[mine.site]), top)
+            sampled.counts[mine.site] += found.cpu().numpy().astype(np.uint32)
+            above = (here > top.mul(TENTH).to(x.device)).sum(0)
+            sampled.firing[mine.site] += above.cpu().numpy().astype(np.uint32)
+            sampled.kept.add(number, mine.site, x, signs, batch.ids.shape[1], batch.n_special)
 
     model.run_every_token(batch.ids, sink)
 
@@ -255,8 +278,10 @@ ANALYSIS = Analysis(
     name="shading",
     question="Which tokens of a trigger make the key fire, and how are a cell's coefficients spread?",
     part=KEYS,
-    method="Fills no table. It stores what the explorer needs to shade tokens and to draw histograms, and costs about one more "
-    "forward pass over the units that hold triggers.",
+    method="Fills no table. It stores what the explorer needs to shade tokens, to draw histograms, to say how often a key fires and to "
+    "show examples below the top, and costs about one more forward pass over the units that hold triggers. A key fires with a prefix "
+    "if its coefficient is above a tenth of the cell's largest; how often it does is counted over the seeded sample of prefixes that "
+    "the histograms are made of.",
     needs=("model", "seed", "begin"),
     fill=fill,
     is_filled=lambda run: stored.of(run) is not None,

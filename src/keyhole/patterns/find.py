@@ -24,13 +24,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from ..common import notebook
 from ..common.checks import whole
 from ..common.files import fingerprint, read_small, replace_bytes
 from ..errors import RunError, UsageError
 from ..models.load import load
 from ..models.model import SPLIT, Model
 from ..models.rerun import model_of
-from ..store import layout, manifest
+from ..store import layout, manifest, underway
 from ..store import patterns as stored
 from ..store.patterns import Key
 from ..store.run import Run
@@ -104,7 +105,7 @@ def patterns(
     device: str = "auto",
     trust_remote_code: bool = False,
     force: bool = False,
-    progress: Progress = lambda what, total: lambda done: None,
+    progress: Progress = notebook.stages,
 ) -> Run:
     """Find and score the patterns of `cells` random keys per layer, or of all. They are stored in the run.
 
@@ -131,7 +132,8 @@ def patterns(
     count = whole("processes", (os.cpu_count() or 1) if processes is None else processes, 1)
     path = run.path if isinstance(run, Run) else Path(run)
     manifest.read_manifest(path)
-    with layout.locked(path):
+    with layout.locked(path) as held:
+        progress = underway.Note(held, ["patterns"]).watching(progress)
         layout.drop_damaged(path)
         run = run if isinstance(run, Run) else Run(path)
         if run.manifest["config"].get("shard"):
