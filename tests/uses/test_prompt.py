@@ -112,7 +112,36 @@ def test_edits_beside_the_original(family: str) -> None:
     for one in view.layers:
         for contribution in one.strongest:
             assert contribution.m == pytest.approx(float(m[one.layer][contribution.cell]), rel=1e-3, abs=1e-5)
-    same(prompt.read(model, TEXT, position=9).prediction, view.original)
+    plain = prompt.read(model, TEXT, position=9, token="e")
+    same(plain.prediction, view.original)
+    assert view.without is not None
+    assert plain.without is None
+    assert (view.without.layers, view.without.ranked) == (plain.layers, plain.ranked)  # the same pass, the same numbers
+
+
+@pytest.mark.parametrize("family", sorted(TINY))
+def test_one_list_over_all_layers(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of each measure over all cells, whichever layers they are in."""
+    model, count = tiny(family), 7
+    monkeypatch.setattr(prompt, "RANKED", 10_000)
+    every = {(one.layer, one.cell): one for one in prompt.read(model, TEXT).ranked}
+    assert sorted(every) == list(model.cells)
+    monkeypatch.setattr(prompt, "RANKED", count)
+    listed = prompt.read(model, TEXT).ranked
+    by_effect = sorted(every, key=lambda at: -abs(every[at].effect))[:count]
+    by_strength = sorted(every, key=lambda at: -every[at].strength)[:count]
+    assert {(one.layer, one.cell) for one in listed} == {*by_effect, *by_strength}
+    assert all(one == every[one.layer, one.cell] for one in listed)
+    sizes = [abs(one.effect) for one in listed]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_effects_are_on_what_is_predicted_without_the_edits() -> None:
+    model = tiny("llama")
+    plain, edits = prompt.read(model, TEXT), [Edit(2, cell, -9.0) for cell in range(12)]
+    view = prompt.read(model, TEXT, edits=edits)
+    assert view.prediction[0][0] != plain.prediction[0][0]
+    assert view.chosen.token == plain.chosen.token
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
@@ -130,8 +159,11 @@ def test_the_json_is_strict_and_of_the_agreed_shape() -> None:
     model = tiny("gemma2")
     spelled = prompt.read(model, TEXT, position=3, edits=[Edit(0, 1, 0.0)]).to_json()
     assert json.loads(json.dumps(spelled, allow_nan=False)) == spelled
-    names = ["tokens", "position", "token", "edited", "prediction", "original", "chosen", "layers"]
+    names = ["tokens", "position", "token", "edited", "prediction", "original", "chosen", "layers", "ranked", "without"]
     assert list(spelled) == names
+    assert list(spelled["without"]) == ["layers", "ranked"]
+    for one in (*spelled["ranked"], *spelled["without"]["ranked"]):
+        assert list(one) == ["layer", "cell", "m", "strength", "effect"]
     assert list(spelled["chosen"]) == ["piece", "logit", "p", "original_logit", "original_p"]
     assert [len(spelled[name]) for name in ("prediction", "original", "layers")] == [10, 10, model.layers]
     for layer in spelled["layers"]:

@@ -15,7 +15,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,8 +61,9 @@ def parse(value: Any) -> list[Edit]:
     """Edits from a JSON list of objects (or of `Edit`s), each checked. Whether a model has such cells is up to `check`."""
     if not isinstance(value, (list, tuple)):
         raise UsageError(f"Edits must be a list; this is {_short(value)}.")
-    edits = [_parse(number, one) for number, one in enumerate(value)]
-    _refuse_doubles(edits)
+    edits, doubles = [_parse(number, one) for number, one in enumerate(value)], _Doubles()
+    for edit in edits:
+        doubles.add(edit)
     return edits
 
 
@@ -122,29 +123,62 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 
-def _refuse_doubles(edits: Sequence[Edit]) -> None:
-    """Refuse two edits of one cell at one position: the order of edits must not matter."""
-    seen: dict[tuple[int, int], set[int] | None] = {}
-    for edit in edits:
+class _Doubles:
+    """Refuses two edits of one cell at one position: the order of edits must not matter."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[int, int], set[int] | None] = {}
+
+    def add(self, edit: Edit) -> None:
         key = (edit.layer, edit.cell)
-        if key in seen:
-            before = seen[key]
-            both = None if before is None or edit.positions is None else before & set(edit.positions)
-            if both is None or both:
-                where = f" at position {min(both)}" if both else ""
-                raise UsageError(f"{edit.address} is edited twice{where}. Keep one of the edits.")
-            assert before is not None
-            before |= set(edit.positions or ())
-        else:
-            seen[key] = None if edit.positions is None else set(edit.positions)
+        if key not in self._seen:
+            self._seen[key] = None if edit.positions is None else set(edit.positions)
+            return
+        before = self._seen[key]
+        both = None if before is None or edit.positions is None else before & set(edit.positions)
+        if both is None or both:
+            where = f" at position {min(both)}" if both else ""
+            raise UsageError(f"{edit.address} is edited twice{where}. Keep one of the edits.")
+        assert before is not None
+        before |= set(edit.positions or ())
 
 
 def check(edits: Iterable[Edit], model: Model) -> list[Edit]:
     """The same edits, if the model has such cells and none is edited twice."""
     found = parse(list(edits))
     for edit in found:
-        if not model.cells.has(edit.layer, edit.cell):
-            raise UsageError(f"There is no cell {edit.address} to edit: {model.cells.extent(edit.layer)}.")
+        _check_cell(edit, model)
+    return found
+
+
+def _check_cell(edit: Edit, model: Model) -> None:
+    if not model.cells.has(edit.layer, edit.cell):
+        raise UsageError(f"There is no cell {edit.address} to edit: {model.cells.extent(edit.layer)}.")
+
+
+@dataclass(frozen=True)
+class Sorted:
+    """Edits, of which some are not possible. Both are by number."""
+
+    possible: dict[int, Edit]
+    problems: dict[int, str]
+
+
+def sort_out(edits: Sequence[Any], model: Model, wrong: Callable[[Edit], str | None] = lambda edit: None) -> Sorted:
+    """The edits that a model can run with, and why it cannot run with the others. `wrong` may know more of an edit, such as that
+    a text is too short for it."""
+    found, doubles = Sorted({}, {}), _Doubles()
+    for number, value in enumerate(edits):
+        try:
+            edit = _parse(number, value)
+            _check_cell(edit, model)
+            if problem := wrong(edit):
+                raise UsageError(problem)
+            doubles.add(edit)
+        except UsageError as error:
+            found.problems[number] = str(error)
+        else:
+            found.possible[number] = edit
     return found
 
 
@@ -161,8 +195,14 @@ def read_edits(source: str | os.PathLike[str] | dict[str, Any] | Sequence[Edit],
         name, value = f"The edits file {os.fspath(source)}", _load(Path(source))
     else:
         name, value = "This set of edits", source
+    return check(parse(unpack(value, model, name)), model)
+
+
+def unpack(value: Any, model: Model, name: str) -> Any:
+    """The edits in what `dump` gave, not looked at yet. They are refused if they belong to another model. A value that is no
+    object is taken for the edits themselves."""
     if not isinstance(value, dict):
-        return check(parse(value), model)
+        return value
     version = value.get("keyhole")
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         raise UsageError(f'{name} is none that Keyhole wrote: its "keyhole" is {_short(version)}, and 1 was expected.')
@@ -181,7 +221,7 @@ def read_edits(source: str | os.PathLike[str] | dict[str, Any] | Sequence[Edit],
             f"{name} belongs to another model: the fingerprint of its weights is {about['fingerprint'][:16]}…, that of "
             f"{model.source} {model.weights_fingerprint[:16]}…. Load the model it was saved from, or give the edits as a list."
         )
-    return check(parse(value["edits"]), model)
+    return value["edits"]
 
 
 def _load(path: Path) -> Any:
@@ -214,6 +254,15 @@ def applied(model: Model, edits: Iterable[Edit], n_special: int | None = None) -
         stack.callback(setattr, model, "edits", model.edits)
         stack.enter_context(tapped(model, _taps(model, edits, n_special)))
         model.edits = (*model.edits, *edits)  # a scan meanwhile is one of the edited model, and its manifest says so
+        yield
+
+
+@contextlib.contextmanager
+def applied_by_row(model: Model, rows: Sequence[Sequence[Edit]], n_special: int | None = None) -> Iterator[None]:
+    """Like `applied`, but each row of a batch has edits of its own: the batches inside the `with` have as many rows. Inside
+    another `applied`, both act."""
+    every = [check(edits, model) for edits in rows]
+    with tapped(model, _taps(model, [edit for edits in every for edit in edits], n_special, every)):
         yield
 
 
@@ -260,45 +309,64 @@ class _Sequences:
         own = own.expand(rows, -1).reshape(-1)
         return own if tokens is None else own[tokens]
 
+    def rows(self, x: Tensor, tokens: Tensor | None) -> Tensor:
+        """[n] the row of the batch that each row of coefficients belongs to."""
+        rows, columns = self.shape or (x.shape[0], x.shape[1])
+        which = torch.arange(rows, device=x.device).repeat_interleave(columns)
+        return which if tokens is None else which[tokens]
 
-def _taps(model: Model, edits: Sequence[Edit], n_special: int | None) -> Taps:
-    """What edits do to a model, as taps."""
+
+def _taps(
+    model: Model, edits: Sequence[Edit], n_special: int | None, by_row: Sequence[Sequence[Edit]] | None = None
+) -> Taps:
+    """What edits do to a model, as taps. `by_row`: the same edits, those of each row of the batch; None: all act on every row."""
     sequences = _Sequences(model, n_special)
+    rows = None if by_row is None else [row for row, own in enumerate(by_row) for _ in own]
     by_site: dict[int, list[tuple[int, Edit]]] = {}
-    for edit in edits:
+    rows_by_site: dict[int, list[int]] = {}
+    for number, edit in enumerate(edits):
         site, cell = locate(model.sites, edit.layer, edit.cell)
         by_site.setdefault(site, []).append((cell, edit))
-    somewhere = any(edit.positions is not None for edit in edits)
+        if rows is not None:
+            rows_by_site.setdefault(site, []).append(rows[number])
+    somewhere = rows is not None or any(edit.positions is not None for edit in edits)
     return Taps(
-        replace={site: _scaling(inside, sequences) for site, inside in by_site.items()},
+        replace={site: _scaling(inside, sequences, rows_by_site.get(site)) for site, inside in by_site.items()},
         inputs=sequences.look if somewhere else None,
     )
 
 
-def _scaling(edits: Sequence[tuple[int, Edit]], sequences: _Sequences) -> Replace:
-    """Scales the coefficients of some cells of a site."""
+def _scaling(edits: Sequence[tuple[int, Edit]], sequences: _Sequences, rows: Sequence[int] | None = None) -> Replace:
+    """Scales the coefficients of some cells of a site: everywhere, at the edits' positions, or in the rows of the batch that are
+    named, one per edit."""
     cells = sorted({cell for cell, _ in edits})
     columns = {cell: column for column, cell in enumerate(cells)}
     everywhere = [1.0] * len(cells)
-    chosen = []
-    for cell, edit in edits:
-        if edit.positions is None:
+    chosen: list[tuple[int, float, list[int] | None, int | None]] = []
+    for number, (cell, edit) in enumerate(edits):
+        if edit.positions is None and rows is None:
             everywhere[columns[cell]] = edit.scale
         else:
-            chosen.append((columns[cell], edit.scale, list(edit.positions)))
+            positions = None if edit.positions is None else list(edit.positions)
+            chosen.append((columns[cell], edit.scale, positions, None if rows is None else rows[number]))
 
     def scale(x: Tensor, tokens: Tensor | None) -> Tensor:
         factors = torch.tensor(everywhere, device=x.device)
-        rows = x.reshape(-1, x.shape[-1])
+        flat = x.reshape(-1, x.shape[-1])
         if chosen:
             own = sequences.positions(x, tokens)
-            factors = factors.expand(len(rows), -1).clone()
-            for column, factor, positions in chosen:
-                hit = torch.isin(own, torch.tensor(positions, device=x.device))
+            of_row = None if rows is None else sequences.rows(x, tokens)
+            factors = factors.expand(len(flat), -1).clone()
+            for column, factor, positions, row in chosen:
+                hit = torch.ones_like(own, dtype=torch.bool)
+                if positions is not None:
+                    hit &= torch.isin(own, torch.tensor(positions, device=x.device))
+                if of_row is not None:
+                    hit &= of_row == row
                 factors[:, column] = torch.where(hit, factor, factors[:, column])
         which = torch.tensor(cells, device=x.device)
-        edited = rows.clone()
-        edited[:, which] = (rows[:, which] * factors).to(x.dtype)
+        edited = flat.clone()
+        edited[:, which] = (flat[:, which] * factors).to(x.dtype)
         return edited.reshape(x.shape)
 
     return scale

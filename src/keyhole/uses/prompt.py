@@ -4,10 +4,9 @@ difference. With edits, next to what the model predicts without them.
 Two measures of a cell at one position:
 
     strength    |m|·‖v‖, how much it adds to the residual
-    effect      what its addition does to the chosen token's logit: logit(o) − logit(o − m·v) at the last layer, with all other
-                additions unchanged, through the model's own final norm, head, scale and cap
+    effect      what its addition does to the chosen token's logit (effects.py)
 
-If a norm stands between a layer and the residual, m·v is scaled as that norm scales the layer's whole output.
+A third one runs the model again without the cell: `ablate`. What each whole layer does at every position: `by_layer`.
 """
 
 from __future__ import annotations
@@ -21,14 +20,34 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import ModelError, UsageError
-from ..lens.head import Head
 from ..lens.project import largest
 from ..models import intervene
 from ..models.intervene import Edit
 from ..models.model import Model
 from ..models.states import States, states
 from ..store.run import Run
+from .ablate import Ablated, Ablation, ablate
+from .asked import Asked, ask, check_finite, check_positions, check_run, check_text, not_finite
+from .by_layer import LayerEffects, by_layer
+from .effects import Effects
+
+__all__ = [
+    "Ablated",
+    "Ablation",
+    "Chosen",
+    "Contribution",
+    "LayerEffects",
+    "LayerView",
+    "PromptView",
+    "RankedCell",
+    "Reading",
+    "ablate",
+    "by_layer",
+    "check_positions",
+    "check_text",
+    "not_finite",
+    "read",
+]
 
 PREDICTED = 10
 """Tokens per prediction."""
@@ -36,8 +55,8 @@ PER_LAYER = 5
 """Tokens per residual."""
 CELLS = 10
 """Cells per layer and measure."""
-BLOCK = 1 << 24
-"""Upper bound on the numbers of an intermediate array."""
+RANKED = 50
+"""Cells of all layers per measure."""
 
 Prediction = list[tuple[str, float]]
 """Tokens with their probabilities, the largest first."""
@@ -52,6 +71,13 @@ class Contribution:
     """its coefficient, after the edits; in the cell's orientation if the run was given"""
     strength: float
     effect: float
+
+
+@dataclass(frozen=True)
+class RankedCell(Contribution):
+    """The same, among the cells of all layers."""
+
+    layer: int
 
 
 @dataclass(frozen=True)
@@ -78,8 +104,33 @@ class Chosen:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """One pass through the model: its layers, and its cells of all layers."""
+
+    layers: list[LayerView]
+    ranked: list[RankedCell]
+    """the cells with the largest effects and those with the largest strengths, `RANKED` of each, the largest effect first"""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "layers": [
+                {
+                    "layer": view.layer,
+                    "before": _pairs(view.before),
+                    "after": _pairs(view.after),
+                    "strongest": [_cell(one) for one in view.strongest],
+                    "effective": [_cell(one) for one in view.effective],
+                }
+                for view in self.layers
+            ],
+            "ranked": [{"layer": one.layer, **_cell(one)} for one in self.ranked],
+        }
+
+
+@dataclass(frozen=True)
 class PromptView:
-    """What was read at one position of a text. `original` is the prediction without the edits."""
+    """What was read at one position of a text. `original` is the prediction without the edits, `layers` and `ranked` are of the
+    pass with them."""
 
     tokens: list[str]
     ids: list[int]
@@ -89,6 +140,9 @@ class PromptView:
     original: Prediction
     chosen: Chosen
     layers: list[LayerView]
+    ranked: list[RankedCell]
+    without: Reading | None
+    """the pass without the edits; None if there are none"""
 
     def to_json(self) -> dict[str, Any]:
         chosen = self.chosen
@@ -101,16 +155,8 @@ class PromptView:
             "prediction": _pairs(self.prediction),
             "original": _pairs(self.original),
             "chosen": {"piece": chosen.piece, **numbers},
-            "layers": [
-                {
-                    "layer": view.layer,
-                    "before": _pairs(view.before),
-                    "after": _pairs(view.after),
-                    "strongest": [_cell(one) for one in view.strongest],
-                    "effective": [_cell(one) for one in view.effective],
-                }
-                for view in self.layers
-            ],
+            **Reading(self.layers, self.ranked).to_json(),
+            "without": None if self.without is None else self.without.to_json(),
         }
 
     def _repr_html_(self) -> str:
@@ -141,172 +187,106 @@ def read(
     bos: bool = True,
     run: Run | None = None,
 ) -> PromptView:
-    """Read one position of a text, by default the last. Effects are on one token, by default the predicted one.
+    """Read one position of a text, by default the last. Effects are on one token, by default the one that is predicted without
+    the edits.
 
     Edits act on this call only. With a run of the model, coefficients have the signs that its cells are read with
     (`Run.orientation`). Several threads may call this at once.
     """
-    if model.split:
-        raise UsageError("A prompt needs the model on one device: load it with device='cuda' or 'cpu', not split.")
-    edits = intervene.check(edits, model)
-    check_text(text)
-    (ids,) = model.tokenize([text])
-    position = _check(model, text, ids, position, edits, bos)
-    wanted = None if token is None else model.vocabulary.find(token)
-    batch = model.batch([ids[: position + 1]], bos=bos)  # what follows the position cannot reach it
-    at = torch.tensor([batch.n_special + position])
+    asked = ask(model, text, position, token, edits, bos)
     with model.lock:
-        plain = seen = states(model, batch.ids, at)
-        if edits:
-            with intervene.applied(model, edits, batch.n_special):
-                seen = states(model, batch.ids, at)
-    _check_finite(model, plain, seen)
-    reader = _Reader(model, None if run is None else _signs(run, model))
-    if wanted is not None and wanted >= reader.head.vocabulary:
-        raise UsageError(f"The token {token!r} is one the model cannot predict: its head has no row for it.")
-    return reader.view(ids, position, plain, seen, wanted, edited=bool(edits))
+        plain = seen = states(model, asked.batch.ids, asked.column)
+        if asked.edits:
+            with intervene.applied(model, asked.edits, asked.batch.n_special):
+                seen = states(model, asked.batch.ids, asked.column)
+    check_finite(model, plain.o, edited=False)
+    check_finite(model, seen.o, edited=True)
+    return _Reader(model, None if run is None else _signs(run, model)).view(asked, plain, seen)
 
 
 def _signs(run: Run, model: Model) -> Tensor:
     """[cells] the signs that the cells of a run are read with."""
-    if run.cells != model.cells:
-        raise UsageError(
-            f"{run.path} is a run of another model: it has {run.cells.summary}, and {model.source} has {model.cells.summary}."
-        )
+    check_run(run, model)
     return torch.from_numpy(np.array(run.orientation))
 
 
-def check_text(text: str) -> None:
-    """Refuse lone surrogates (half characters): JSON and Python's strings can hold them, tokenizers cannot."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise UsageError(
-            f"Character {error.start} of the text is U+{ord(text[error.start]):04X}, half of a character. Take it out."
-        ) from None
-
-
-def _check(model: Model, text: str, ids: list[int], position: int | None, edits: list[Edit], bos: bool) -> int:
-    if not ids:
-        raise UsageError(f"The text {text!r} has no tokens." if text else "The text is empty.")
-    if position is None:
-        position = len(ids) - 1
-    elif not 0 <= position < len(ids):
-        raise UsageError(f"There is no position {position}: the text has {len(ids)} tokens, 0 to {len(ids) - 1}.")
-    most, length = model.max_context, position + 1 + int(bos and model.bos_id is not None)
-    if most is not None and length > most:
-        raise UsageError(
-            f"The text up to position {position} is {length} tokens long with its start token; {model.source} was built for "
-            f"{most}. Shorten it, or choose an earlier position."
-        )
-    for edit in edits:
-        if edit.positions and edit.positions[-1] >= len(ids):
-            raise UsageError(
-                f"{edit.address} is edited at position {edit.positions[-1]}, but the text has {len(ids)} tokens, "
-                f"0 to {len(ids) - 1}."
-            )
-    return position
-
-
-def _check_finite(model: Model, plain: States, seen: States) -> None:
-    if not bool(torch.isfinite(plain.o).all()):
-        raise ModelError(
-            f"{model.source} gives numbers that are not finite in {str(model.dtype).removeprefix('torch.')}. Load it in a wider "
-            "type: dtype='float32', or bfloat16 instead of float16."
-        )
-    if not bool(torch.isfinite(seen.o).all()):
-        raise UsageError("With these edits the model's numbers are not finite any more. Use smaller scales.")
-
-
 class _Reader:
-    """Reads residuals and cells through the model's final norm and head, in float32 whatever type its weights have."""
+    """Reads states as predictions and cells."""
 
     def __init__(self, model: Model, signs: Tensor | None = None) -> None:
-        self.model, self.head, self.signs = model, Head(model), signs
-        self.norm = self.head.exact_norm
+        self.model, self.signs = model, signs
+        self.effects = Effects(model)
 
     @torch.inference_mode()
-    def view(
-        self, ids: list[int], position: int, plain: States, seen: States, wanted: int | None, *, edited: bool
-    ) -> PromptView:
-        layers, device = self.model.layers, self.head.weight.device
-        residuals = torch.cat([seen.r[:, 0], seen.o[:, 0], plain.o[-1]]).to(device)
-        logits = self.head.logits(residuals, exact=True)
+    def view(self, asked: Asked, plain: States, seen: States) -> PromptView:
+        passes = [seen] if seen is plain else [seen, plain]
+        head, piece = self.effects.head, self.model.vocabulary.piece
+        residuals = torch.cat([each for one in passes for each in (one.r[:, 0], one.o[:, 0])]).to(head.weight.device)
+        logits = head.logits(residuals, exact=True)
         normalizers = logits.logsumexp(1)
         values, tokens = largest(logits, PREDICTED)
         p = (values - normalizers[:, None]).exp().tolist()
-        piece = self.model.vocabulary.piece
         predictions = [
             [(piece(t), q) for t, q in zip(row, chances, strict=True)]
             for row, chances in zip(tokens.tolist(), p, strict=True)
         ]
-        last, original = 2 * layers - 1, 2 * layers
-        token = int(tokens[last, 0]) if wanted is None else wanted
-        asked = logits[:, token]
-        chances = (asked - normalizers).exp()
+        both = 2 * self.model.layers
+        last, original = both - 1, len(passes) * both - 1
+        token = int(tokens[original, 0]) if asked.token is None else asked.token
+        of_token = logits[:, token]
+        chances = (of_token - normalizers).exp()
         chosen = Chosen(
             token=token,
             piece=piece(token),
-            logit=float(asked[last]),
+            logit=float(of_token[last]),
             p=float(chances[last]),
-            original_logit=float(asked[original]),
+            original_logit=float(of_token[original]),
             original_p=float(chances[original]),
         )
-        views = []
-        for layer in range(layers):
-            strongest, effective = self.cells(layer, seen, token)
-            before, after = predictions[layer][:PER_LAYER], predictions[layers + layer][:PER_LAYER]
-            views.append(LayerView(layer, before, after, strongest, effective))
+        readings = [
+            self.reading(one, predictions[number * both : (number + 1) * both], token)
+            for number, one in enumerate(passes)
+        ]
         return PromptView(
-            tokens=[piece(i) for i in ids],
-            ids=ids,
-            position=position,
-            edited=edited,
+            tokens=[piece(i) for i in asked.ids],
+            ids=asked.ids,
+            position=asked.position,
+            edited=bool(asked.edits),
             prediction=predictions[last],
             original=predictions[original],
             chosen=chosen,
-            layers=views,
+            layers=readings[0].layers,
+            ranked=readings[0].ranked,
+            without=readings[1] if len(readings) > 1 else None,
         )
 
-    def cells(self, layer: int, seen: States, token: int) -> tuple[list[Contribution], list[Contribution]]:
+    def reading(self, seen: States, predictions: list[Prediction], token: int) -> Reading:
+        """A pass as it is shown: what its residuals predict is given, those of r first."""
+        layers = self.model.layers
+        views, strongest, effective = [], list[RankedCell](), list[RankedCell]()
+        for layer in range(layers):
+            by_strength, by_effect = self.cells(layer, seen, token)
+            before, after = predictions[layer][:PER_LAYER], predictions[layers + layer][:PER_LAYER]
+            views.append(LayerView(layer, before, after, list(by_strength[:CELLS]), list(by_effect[:CELLS])))
+            strongest += by_strength
+            effective += by_effect
+        strongest.sort(
+            key=lambda one: -one.strength
+        )  # the sort is stable: equal ones stay in the order of their places
+        effective.sort(key=lambda one: -abs(one.effect))
+        both = {(one.layer, one.cell): one for one in (*effective[:RANKED], *strongest[:RANKED])}
+        return Reading(views, sorted(both.values(), key=lambda one: -abs(one.effect)))
+
+    def cells(self, layer: int, seen: States, token: int) -> tuple[list[RankedCell], list[RankedCell]]:
         """The cells of a layer with the largest strength, and those with the largest effect on the token's logit."""
         m = seen.coefficients[layer][0].float()
-        values, scale = self.reaching(layer, m, seen.y[layer, 0].to(m.device))
-        strength = m.abs() * values.norm(dim=1)
-        device = self.head.weight.device
+        strength, effect = self.effects.of_cells(layer, m, seen.y[layer, 0], seen.o[-1, 0], token)
         shown = m if self.signs is None else m * self.signs[self.model.cells.span(layer)].to(m)
-        effect = self.effects(seen.o[-1, 0].to(device), values.to(device), (m * scale).to(device), token).to(m.device)
 
-        def first(measure: Tensor) -> list[Contribution]:
-            order = largest(measure[None], CELLS)[1][0]
+        def first(measure: Tensor) -> list[RankedCell]:
+            order = largest(measure[None], RANKED)[1][0]
             columns = [column[order].tolist() for column in (shown, strength, effect)]
-            return [Contribution(*one) for one in zip(order.tolist(), *columns, strict=True)]
+            found = zip(order.tolist(), *columns, strict=True)
+            return [RankedCell(cell, m, of_strength, of_effect, layer) for cell, m, of_strength, of_effect in found]
 
         return first(strength), first(effect.abs())
-
-    def reaching(self, layer: int, m: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """A layer's values [cells, model] as they reach the residual, and the scale of a norm on the way at this position."""
-        model, values = self.model, self.model.values(layer).float()
-        post = self.head.post_norm(layer)
-        if post is None:
-            return values, values.new_ones(())
-        values, bias = post.fold(values), model.bias(layer)
-        before = m @ values if bias is None else m @ values + post.fold(bias.float())
-        return values, (y - post.bias) @ before / (before @ before).clamp_min(1e-30)
-
-    def effects(self, final: Tensor, values: Tensor, weights: Tensor, token: int) -> Tensor:
-        """[cells] what each addition weight·value does to the token's logit."""
-        row = self.head.weight[token].float()
-        whole = self.norm(final[None])
-        step = max(1, BLOCK // values.shape[1])
-        lost = torch.cat(
-            [
-                (whole - self.norm(final - weights[at : at + step, None] * values[at : at + step])) @ row
-                for at in range(0, len(values), step)
-            ]
-        )
-        lost = lost.double() * self.head.scale
-        if self.head.cap is None:
-            return lost.float()
-        logit = (whole[0] @ row + (0.0 if self.head.bias is None else self.head.bias[token])).double() * self.head.scale
-        return (self.head.capped(logit) - self.head.capped(logit - lost)).float()
