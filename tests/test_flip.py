@@ -95,15 +95,20 @@ def test_the_explorer_changes_in_the_sign_of_a_cell_only(pair: Pair) -> None:
     explorers = [Explorer(run) for run in (one, two)]
     paths = [list(explorer.paths()) for explorer in explorers]
     assert paths[0] == paths[1]
+    listed = [column.name for column in explorers[0].table.columns().columns]
+    own = f"columns/{listed.index('orientation')}/"  # the column of the table that says the sign
     signs: list[list[int]] = [[], []]
     for path in paths[0]:
         answers = [json.loads(compact(explorer.answer(path))) for explorer in explorers]
         for number, answer in enumerate(answers):
             if path == "run.json":
                 answer.pop("checksum")
+            if path == "collections.json":
+                answer["model"].pop("fingerprint")
             if path.startswith("cells/"):
                 signs[number].append(answer.pop("sign"))
-        assert answers[0] == answers[1], path
+        if not path.startswith(own):
+            assert answers[0] == answers[1], path
     assert signs == [one.orientation.tolist(), two.orientation.tolist()]
 
 

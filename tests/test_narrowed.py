@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import shutil
 from collections import Counter
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import packed
 import paper
 import pytest
 import torch
@@ -30,7 +32,7 @@ from keyhole.models import intervene
 from keyhole.models.intervene import Edit, applied
 from keyhole.models.model import Model
 from keyhole.models.proof import prove
-from keyhole.store import annotations, shading, values
+from keyhole.store import collections, shading, values
 from keyhole.uses import prompt
 from keyhole.views import notebook, terminal
 from keyhole.views.report import write as report
@@ -370,15 +372,16 @@ def test_the_explorers_answers(analysed: tuple[keyhole.Run, Model]) -> None:
         with pytest.raises(NotThere):
             explorer.answer(f"cells/{layer}/{width}.json")
     assert found["run.json"]["layers"] == run.manifest["model"]["cells"]
-    for measure in found["map.json"]["measures"]:
-        assert len(base64.b64decode(measure["data"])) == len(PLACES)
+    for number in range(len(found["map.json"]["measures"])):
+        assert len(base64.b64decode(found[f"maps/{number}.json"]["data"])) == len(PLACES)
     held = Counter(
         (negative, unit, place)
         for path, page in found.items()
         if path.startswith("units/")
         for unit, text in page["units"].items()
         for negative, side in ((False, text["cells"]), (True, text["negative"]))
-        for place, _ in side
+        for _, gaps in side
+        for place in itertools.accumulate(gaps)
     )
     truth = Counter(
         (negative, str(trigger.unit), place)
@@ -395,10 +398,10 @@ def test_the_explorers_answers(analysed: tuple[keyhole.Run, Model]) -> None:
 
 def test_annotations_and_the_export(analysed: tuple[keyhole.Run, Model], tmp_path: Path) -> None:
     run = keyhole.open(shutil.copytree(analysed[0].path, tmp_path / "run"))
-    annotations.save_note(run, {"layer": 2, "cell": 16, "text": "the last one"})
+    collections.save_note(run, {"layer": 2, "cell": 16, "text": "the last one"})
     with pytest.raises(UsageError, match="There is no cell L2.17"):
-        annotations.save_note(run, {"layer": 2, "cell": 17, "text": "none"})
-    assert annotations.read_notes(run) == {"L2.16": "the last one"}
+        collections.save_note(run, {"layer": 2, "cell": 17, "text": "none"})
+    assert collections.read_notes(run) == {"L2.16": "the last one"}
     export.export(run, tmp_path / "site")
-    written = {path.relative_to(tmp_path / "site" / "data").as_posix() for path in (tmp_path / "site").rglob("*.json")}
+    written = packed.answers(tmp_path / "site")
     assert {path for path in written if path.startswith("cells/")} == {f"cells/{a}/{b}.json" for a, b in PLACES}

@@ -27,7 +27,7 @@ import keyhole
 from keyhole import cli, demo
 from keyhole.analyses import registry
 from keyhole.common import files, output
-from keyhole.store import annotations, tables
+from keyhole.store import annotations, collections, tables
 from keyhole.store.values import Values
 from keyhole.views import progress
 from keyhole.views import terminal as show
@@ -74,7 +74,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         annotations.save(
             run, {"annotator": name, "layer": cell.layer, "cell": cell.index, "patterns": [pattern], "skipped": False}
         )
-    annotations.save_note(run, {"layer": 0, "cell": 0, "text": EVIL})
+    collections.save_note(run, {"layer": 0, "cell": 0, "text": EVIL})
     return folder
 
 
@@ -153,6 +153,7 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> tuple[in
 COMMANDS: dict[str, list[str]] = {
     "info": ["info", "RUN"],
     "show": ["show", "RUN", "L1.3"],
+    "show-note": ["show", "RUN", "L0.0"],
     "show-limit": ["show", "RUN", "L2.0", "--limit", "1"],
     "tables": ["table", "RUN"],
     "cases": ["table", "RUN", "cases"],
@@ -161,6 +162,7 @@ COMMANDS: dict[str, list[str]] = {
     "tokens": ["tokens", "RUN", "[/INST]"],
     "tokens-escape": ["tokens", "RUN", "\x1b[31m"],
     "annotations": ["annotations", "RUN"],
+    "collections": ["collections", "RUN"],
     "report": ["report", "RUN"],
 }
 MISTAKES: dict[str, list[str]] = {

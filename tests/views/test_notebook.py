@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import keyhole
 from keyhole.errors import RunError, UsageError
 from keyhole.store import shading, values
 from keyhole.uses import prompt
-from keyhole.views import figures, notebook
+from keyhole.views import figures, notebook, palette
 from keyhole.views import text as show
 
 
@@ -35,7 +37,8 @@ def test_cells(run: keyhole.Run) -> None:
             assert f"{cell.stats.max:.3g}" in said
             for lens in ("norm", "raw"):
                 assert f"lens {lens}" in said
-                assert show.printable(values.Values(run, lens).promoted(layer, cell.index)[0].piece) in said
+                piece = values.Values(run, lens).promoted(layer, cell.index)[0].piece
+                assert show.printable(piece[1:] if piece.startswith(" ") and piece.strip() else piece.strip()) in said
             if not cell.triggers:
                 assert "Dead" in said
                 continue
@@ -52,9 +55,52 @@ def test_a_trigger_is_shaded_by_its_coefficients(run: keyhole.Run) -> None:
     assert shades is not None
     row = shades.row(cell.layer, cell.index, 0)
     html = notebook.html("trigger", notebook._trigger(cell, 0, cell.triggers[0], False))
-    assert html.count("43,95,143") == sum(row >= 4)
-    assert html.count("191,100,32") == sum(row <= -4)
+    assert html.count("200,104,28") == sum(row >= 4)
+    assert html.count("59,119,173") == sum(row <= -4)
     assert html.count("<mark>") == 1
+
+
+def test_colours_are_those_of_the_explorer() -> None:
+    style = (resources.files("keyhole.web") / "static" / "style.css").read_text("utf-8")
+    light = style[: style.index("prefers-color-scheme: dark")]
+    for name, code in palette.HUES.items():
+        assert f"--{name}: {code};" in light
+
+
+def test_promoted_and_demoted_tokens_have_one_scale_and_visible_spaces(run: keyhole.Run) -> None:
+    for cell in run.layer(1):
+        html = cell._repr_html_()
+        said = values.Values(run, "norm")
+        logits = [abs(t.logit) for t in said.promoted(1, cell.index, 10) + said.demoted(1, cell.index, 10)]
+        widths = [float(w) for w in re.findall(r'class="bar \w+" style="width:([\d.]+)em"', html)][: len(logits)]
+        assert widths == pytest.approx([5 * logit / max(logits) for logit in logits], abs=0.006)
+        assert html.count('class="bar say"') == html.count('class="bar unsay"') == 20
+    for piece, shown in ((" cat", "<i>␣</i>cat"), ("cat", "<bdi>cat"), ("  ", "␣␣"), ("", "(empty)")):
+        assert shown in notebook.html("token", piece)
+
+
+def test_a_run(run: keyhole.Run, tmp_path: Path) -> None:
+    said = read(run._repr_html_())
+    for part in ("3 layers × 24 cells", f"{run.manifest['corpus']['tokens']:,} tokens", "te<x>t.txt", "keyhole serve"):
+        assert part in said
+    assert "mutation" in said[said.index("Not analyzed yet") :]
+    assert [each.index for each in run] == [0, 1, 2]
+    assert run[1].index == 1
+    assert run[1][5] == run[1, 5] == run["L1.5"] == run["1/5"]
+    for wrong in (3, -1, None, 1.5, (1, 2, 3)):
+        with pytest.raises(UsageError):
+            run[wrong]  # type: ignore[call-overload]
+
+
+def test_what_a_cell_says(run: keyhole.Run) -> None:
+    said, cell = values.Values(run, "norm"), run["L2.7"]
+    assert [(each.token, each.logit) for each in cell.promoted] == list(
+        zip(said.top_tokens[cell.place].tolist(), said.top_logits[cell.place].tolist(), strict=True)
+    )
+    assert cell.demoted[0].logit == said.bottom_logits[cell.place, 0]
+    nearest = cell.similar[0]
+    assert nearest.address != cell.address
+    assert nearest.cosine == max(each.cosine for each in cell.similar)
 
 
 def test_layers(run: keyhole.Run) -> None:
@@ -114,6 +160,10 @@ def test_a_run_without_analysis(tmp_path: Path) -> None:
     bare = keyhole.scan(explored.model(), [text], out=tmp_path / "run", top=3, unit="line", context=64)
     assert "L0.0" in read(bare["L0.0"]._repr_html_())
     assert "Layer 1" in read(bare.layer(1)._repr_html_())
+    assert "Not analyzed yet" in read(bare._repr_html_())
+    for name in ("promoted", "demoted", "similar"):
+        with pytest.raises(RunError, match="keyhole analyze"):
+            getattr(bare["L0.0"], name)
     with pytest.raises(RunError, match="--only shading"):
         bare["L0.0"].chart()
 
@@ -121,7 +171,7 @@ def test_a_run_without_analysis(tmp_path: Path) -> None:
 def test_showing_a_cell_loads_no_model_library(run: keyhole.Run) -> None:
     code = (
         "import sys, keyhole\nrun = keyhole.open(sys.argv[1])\n"
-        "run['L1.2']._repr_html_(), run.layer(1)._repr_html_()\n"
+        "run['L1.2']._repr_html_(), run.layer(1)._repr_html_(), run._repr_html_()\n"
         "assert not {'torch', 'transformers', 'altair'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code, str(run.path)], check=True)

@@ -1,4 +1,4 @@
-"""Cells, layers and prompts in a notebook: HTML with its own style and no script. The templates are in notebook.html.
+"""Runs, cells, layers and prompts in a notebook: HTML with its own style and no script. The templates are in notebook.html.
 
 Text of the corpus may be hostile: the template escapes every string, and control and direction characters become visible
 signs. Charts are Altair's, in the style of the report.
@@ -7,8 +7,10 @@ signs. Charts are Altair's, in the style of the report.
 from __future__ import annotations
 
 import math
+import os
 from functools import cache
 from importlib import resources
+from string import Template
 from typing import TYPE_CHECKING, Any
 
 import jinja2
@@ -20,8 +22,10 @@ from ..common import output
 from ..errors import RunError
 from ..store import shading, values
 from ..store.run import Cell, Layer, Run, Trigger
-from . import kinds, patterns
-from .text import firing, model_name, number, often, other_side, safe
+from . import firing, kinds, patterns
+from .palette import HUES, rgb
+from .text import blank, model_name, number, other_side, parts, safe
+from .worth import worth_showing
 
 if TYPE_CHECKING:
     from .figures import Chart
@@ -29,6 +33,8 @@ if TYPE_CHECKING:
 TRIGGERS, NEGATIVE, TOKENS, CELLS, CONTRIBUTIONS = 10, 4, 10, 20, 3
 """Upper bounds on what is shown: triggers of each side, tokens of each end of a value, cells of a layer, cells of a prompt's
 layer."""
+BEGIN = 6
+"""Cells that a run offers to begin with."""
 BEFORE = 48
 """Characters shown before the last token of a layer's triggers."""
 
@@ -42,12 +48,54 @@ def html(macro: str, *views: Any) -> str:
 def _template() -> Any:
     folder = resources.files(__package__)
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, finalize=safe)
-    environment.globals |= {"style": Markup((folder / "notebook.css").read_text("utf-8")), "share": _share}
-    return environment.from_string((folder / "notebook.html").read_text("utf-8")).module
+    style = Template((folder / "notebook.css").read_text("utf-8")).substitute(HUES)
+    environment.globals |= {"style": Markup(style), "share": _share, "blank": blank}
+    return environment.from_string(parts() + (folder / "notebook.html").read_text("utf-8")).module
 
 
 def _share(p: float | None) -> str:
     return "–" if p is None else f"{p:.1%}"
+
+
+# A run
+
+
+def run(run: Run) -> str:
+    """What was scanned, what was analyzed, and cells to begin with."""
+    from ..analyses.measured import missing
+
+    corpus, config = run.manifest["corpus"], run.manifest["config"]
+    said = next((values.Values(run, lens) for lens in values.available(run)), None)
+    cells = [run[address] for address in worth_showing(run, BEGIN)]
+    view = {
+        "model": model_name(run),
+        "path": str(run.path),
+        "facts": [
+            ("Cells", f"{run.cells.summary}; {np.count_nonzero(run.stats.dead):,} dead"),
+            ("Corpus", ", ".join(os.path.basename(os.path.normpath(str(source))) for source in corpus["sources"])),
+            (
+                "Text",
+                f"{corpus['documents']:,} documents, {corpus['units']:,} {config['unit']}s, {corpus['tokens']:,} tokens",
+            ),
+            ("Scanned", f"{corpus['scanned_prefixes']:,} distinct prefixes; {run.top} triggers per key and side"),
+        ],
+        "missing": ", ".join(missing(run)),
+        "said": said is not None,
+        "example": cells[0].address if cells else run.cells.address(0),
+        "rows": [_row(cell, said) for cell in cells],
+    }
+    return html("run", view)
+
+
+def _row(cell: Cell, said: values.Values | None) -> dict[str, Any]:
+    """A cell in a table: its strongest trigger, and what its value promotes."""
+    before, last = next((_tail(trigger) for trigger in cell.triggers[:1]), ("", None))
+    return {
+        "address": cell.address,
+        "before": before,
+        "last": last,
+        "promotes": [token.piece for token in said.promoted(cell.layer, cell.index, 3)] if said else [],
+    }
 
 
 # A cell
@@ -67,7 +115,7 @@ def cell(cell: Cell) -> str:
         "model": model_name(run),
         "layer": cell.layer,
         "layers": run.layers,
-        "firing": firing(run, stats),
+        "firing": "; ".join(firing.said(cell)),
         "turned": cell.orientation < 0,
         "values": [_value(cell, lens) for lens in values.available(run)],
         "sides": [
@@ -116,11 +164,10 @@ def _trigger(cell: Cell, slot: int, trigger: Trigger, negative: bool, carries: s
 
 
 def _shade(shade: int) -> str | None:
-    """A colour: blue if the token makes the key fire, orange if it does the opposite."""
+    """A colour: that of firing if the coefficient is above zero, else that of the opposite."""
     if abs(shade) < 4:
         return None
-    colour = "43,95,143" if shade > 0 else "191,100,32"
-    return f"{colour},{min(1.0, abs(shade) / shading.LARGEST) * 0.55:.2f}"
+    return f"{rgb('fire' if shade > 0 else 'chill')},{min(1.0, abs(shade) / shading.LARGEST) * 0.55:.2f}"
 
 
 def _value(cell: Cell, lens: str) -> dict[str, Any]:
@@ -129,24 +176,29 @@ def _value(cell: Cell, lens: str) -> dict[str, Any]:
         "lens": lens,
         "norm": number(said.norms[cell.place], ".3g"),
         "max_prob": number(said.max_prob[cell.place], ".2%"),
-        "sides": [
-            ("promotes", _bars(said.promoted(*at, TOKENS))),
-            ("demotes", _bars(said.demoted(*at, TOKENS))),
-        ],
+        "sides": _bars({"promotes": said.promoted(*at, TOKENS), "demotes": said.demoted(*at, TOKENS)}),
     }
 
 
-def _bars(tokens: list[values.Said]) -> list[dict[str, Any]]:
-    lengths = [abs(token.logit) if math.isfinite(token.logit) else 0.0 for token in tokens]
-    most = max(lengths, default=0.0) or 1.0
+def _bars(sides: dict[str, list[values.Said]]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """Tokens with bars, all on one scale."""
+    most = max(
+        (size for said in sides.values() for token in said if math.isfinite(size := abs(token.logit))), default=0
+    )
     return [
-        {
-            "piece": token.piece,
-            "logit": number(token.logit, ".2f"),
-            "less": token.logit < 0,
-            "length": f"{5 * length / most:.2f}",
-        }
-        for token, length in zip(tokens, lengths, strict=True)
+        (
+            title,
+            [
+                {
+                    "piece": token.piece,
+                    "logit": number(token.logit, ".2f"),
+                    "kind": "unsay" if title == "demotes" else "say",
+                    "length": f"{5 * abs(token.logit) / (most or 1.0):.2f}" if math.isfinite(token.logit) else "0",
+                }
+                for token in said
+            ],
+        )
+        for title, said in sides.items()
     ]
 
 
@@ -197,25 +249,22 @@ def layer(layer: Layer) -> str:
     strongest = np.argsort(-stats.max, kind="stable")[:CELLS].tolist()
     said = next((values.Values(run, lens) for lens in values.available(run)), None)
     labels = patterns.labels(run, ((layer.index, index) for index in strongest))
+    often = firing.often(layer)
     rows = []
     for index in strongest:
-        before, last = next((_tail(trigger) for trigger in layer[index].triggers[:1]), ("", None))
         row = {
-            "address": layer[index].address,
-            "often": number(stats.peak[index], ".3g") if run.gated else number(stats.active_fraction[index], ".2%"),
+            "often": often.of(index),
             "max": number(stats.max[index], ".3g"),
-            "before": before,
-            "last": last,
-            "promotes": [token.piece for token in said.promoted(layer.index, index, 3)] if said else [],
             "label": labels.get((layer.index, index), ""),
         }
-        rows.append(row)
+        rows.append(_row(layer[index], said) | row)
     view = {
         "layer": layer.index,
         "layers": run.layers,
         "model": model_name(run),
-        "often": often(run, stats),
-        "gated": run.gated,
+        "often": often.mean,
+        "measure": often.title,
+        "column": often.name,
         "dead": f"{np.count_nonzero(stats.dead):,}",
         "cells": f"{len(layer):,}",
         "said": said is not None,
@@ -232,27 +281,24 @@ def _tail(trigger: Trigger) -> tuple[str, str]:
 
 
 def layer_chart(layer: Layer) -> Chart:
-    """Every cell of the layer: how often its key fires (with a gate: how far its strongest coefficient stands out), and how
+    """Every cell of the layer: how often its key fires (without shading: how far its strongest coefficient stands out), and how
     strongly at most."""
     import altair as alt
 
-    run, number, stats = layer.run, layer.index, layer.stats
-    measure, title, form = ("active", "share of the prefixes the key fires on", "~%")
-    if run.gated:
-        measure, title, form = ("peak", "strongest coefficient per root mean square", "~g")
+    run, number, stats, often = layer.run, layer.index, layer.stats, firing.often(layer)
     rows = [
-        {"cell": cell.address, measure: output.plain(value), "largest": output.plain(most)}
-        for cell, value, most in zip(layer, stats.peak if run.gated else stats.active_fraction, stats.max, strict=True)
+        {"cell": cell.address, "often": output.plain(value), "largest": output.plain(most)}
+        for cell, value, most in zip(layer, often.numbers, stats.max, strict=True)
     ]
     dots = (
         alt.Chart(alt.InlineData(values=rows))
         .mark_circle(size=18, opacity=0.5)
         .encode(
-            x=alt.X(f"{measure}:Q", title=title, axis=alt.Axis(format=form)),
+            x=alt.X("often:Q", title=often.title, axis=alt.Axis(format=often.axis)),
             y=alt.Y("largest:Q", title="largest coefficient"),
             tooltip=[
                 "cell:N",
-                alt.Tooltip(f"{measure}:Q", format=".3~g" if run.gated else ".2%"),
+                alt.Tooltip("often:Q", title=often.name, format=often.form),
                 alt.Tooltip("largest:Q", format=".3~g"),
             ],
         )

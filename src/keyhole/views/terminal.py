@@ -14,11 +14,11 @@ from rich.text import Text
 
 from ..common import output
 from ..common.output import printable
-from ..store import layout, values
+from ..store import collections, layout, values
 from ..store.annotations import RULES
 from ..store.run import Cell, Run, Trigger
-from . import kinds, patterns
-from .text import firing, model_name, number, often, other_side, quoted, readable, signs
+from . import firing, kinds, patterns
+from .text import model_name, number, other_side, quoted, readable, signs
 
 CONTEXT_CHARACTERS = 64
 LEAST_TEXT = 16
@@ -31,7 +31,9 @@ def cell(cell: Cell, *, limit: int | None = None) -> RenderableType:
     run, stats = cell.run, cell.stats
     head = Text.assemble((cell.address, "bold"), f"   {printable(model_name(run))}, layer {cell.layer} of {run.layers}")
     said = "   ".join(f"{each} {number(stats[each], '.3g')}" for each in ("mean", "std", "max", "min"))
-    parts: list[RenderableType] = [head, Text(f"{firing(run, stats)}   {said}", style="dim")]
+    *often, peak = firing.said(cell)
+    fires = [Text(line, style="dim") for line in (*often, f"{peak}   {said}")]
+    parts: list[RenderableType] = [head, *_marks(cell), *fires]
     if cell.orientation < 0:
         turned = "read with the sign −: the value shown is −v of the weights, a coefficient −m"
         parts.append(Text(turned, style="dim"))
@@ -41,15 +43,22 @@ def cell(cell: Cell, *, limit: int | None = None) -> RenderableType:
     carried = {each.negative: each.carried for each in shared}
     positive, negative = cell.triggers[:limit], cell.triggers_negative[:limit]
     if positive:
-        parts.append(_triggers("triggers", positive, carried.get(False)))
+        parts.append(triggers("triggers", positive, carried.get(False)))
     else:
         parts.append(Text("dead: no prefix of the corpus makes this key fire", style="italic"))
     if negative:
         parts += [
             Text(),
-            _triggers(f"triggers of {other_side(run)} (the cell writes −value)", negative, carried.get(True)),
+            triggers(f"triggers of {other_side(run)} (the cell writes −value)", negative, carried.get(True)),
         ]
     return Group(*parts)
+
+
+def _marks(cell: Cell) -> list[RenderableType]:
+    """Its star and tags on one line, its note on the next; nothing if it has none."""
+    marks = collections.read(cell.run).get(cell.place, collections.Marks())
+    lines = [" ".join(["★"] * marks.starred + [", ".join(marks.tags)]).strip(), marks.note.strip()]
+    return [Text(printable(line)) for line in lines if line]
 
 
 def _patterns(sides: list[patterns.Side]) -> list[RenderableType]:
@@ -224,7 +233,7 @@ class _Rows:
         return shown
 
 
-def _triggers(title: str, triggers: list[Trigger], carried: dict[int, str] | None = None) -> RenderableType:
+def triggers(title: str, triggers: list[Trigger], carried: dict[int, str] | None = None) -> RenderableType:
     """Triggers, each after the numbers of the patterns it carries, if there are some."""
     table = Table(box=None, show_header=False, padding=(0, 1), title=title, title_justify="left", title_style="bold")
     if carried:
@@ -263,11 +272,34 @@ def annotated(found: dict[str, Any], run: str) -> RenderableType:
             if any(row["other"] == RULES for row in found["agreement"]):
                 note += f"; {RULES}: the patterns that keyhole patterns found"
             parts += [Text(), rows(found["agreement"], note)]
-    if lines := found["damaged_lines"]:
-        parts.append(
-            Text(f"{lines:,} line{'s' * (lines > 1)} could not be read and {'are' if lines > 1 else 'is'} left out.")
-        )
-    return Group(*parts)
+    if notes := found["notes"]:
+        parts += [Text(), rows([{"cell": address, "note": note} for address, note in notes.items()], None)]
+    return Group(*parts, *_damaged(found["damaged_lines"]))
+
+
+def collected(cells: dict[str, dict[str, Any]], run: str, damaged: int) -> RenderableType:
+    """The cells that people marked, by address."""
+    if not cells:
+        how = f"Star a cell in the browser: keyhole serve {printable(run)}"
+        return Group(Text(f"No cell of {printable(run)} is marked yet. {how}"), *_damaged(damaged))
+    listed = [
+        {
+            "cell": address,
+            "star": "★" if marks["starred"] else "",
+            "tags": ", ".join(marks["tags"]),
+            "note": marks["note"],
+        }
+        for address, marks in cells.items()
+    ]
+    return Group(rows(listed, None), *_damaged(damaged))
+
+
+def _damaged(lines: int) -> list[RenderableType]:
+    """How many lines of what people added could not be read, if any."""
+    if not lines:
+        return []
+    many = lines > 1
+    return [Text(f"{lines:,} line{'s' * many} could not be read and {'are' if many else 'is'} left out.")]
 
 
 def info(run: Run) -> RenderableType:
@@ -306,14 +338,14 @@ def info(run: Run) -> RenderableType:
     facts.add_row("on disk", f"{run.size / 1e6:,.1f} MB")
 
     layers = Table(box=None, padding=(0, 1), title="layers", title_justify="left", title_style="bold")
-    for title in ("layer", "dead", "peak" if run.gated else "fires on", "largest m"):
+    for title in ("layer", "dead", firing.name(run), "largest m"):
         layers.add_column(title, justify="right")
     for layer in range(run.layers):
         stats = run.layer(layer).stats
         layers.add_row(
             str(layer),
             f"{np.count_nonzero(stats.dead):,}",
-            often(run, stats),
+            firing.often(run.layer(layer)).mean,
             number(stats.max.max(), ".3g"),
         )
     dead = run.dead

@@ -5,14 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import math
+from functools import cache
+from importlib import resources
 from typing import Any
 
-import numpy as np
 from markupsafe import Markup
 
 from ..common import output
 from ..common.output import printable
-from ..store.run import Run, Stats
+from ..store.run import Run
 
 
 def number(value: float, form: str) -> str:
@@ -28,22 +29,6 @@ def model_name(run: Run) -> str:
 def other_side(run: Run) -> str:
     """The side of a cell on which its coefficients are below zero. With a gate, which side that is is a convention."""
     return "the other side" if run.gated else "the negative side"
-
-
-def firing(run: Run, stats: Stats) -> str:
-    """How a key fires. With a gate, how often a coefficient is above zero is a convention."""
-    if not run.gated:
-        return f"fires on {number(stats.active_fraction, '.2%')} of {stats.n:,} prefixes"
-    peak, rms = number(stats.peak, ".3g"), number(stats.rms, ".3g")
-    return f"strongest |m| {peak} times the root mean square {rms}, over {stats.n:,} prefixes"
-
-
-def often(run: Run, stats: Stats) -> str:
-    """The same for several cells, in short: the mean share of prefixes they fire on or, with a gate, the mean of their peaks."""
-    if not run.gated:
-        return number(stats.active_fraction.mean(), ".1%")
-    known = stats.peak[np.isfinite(stats.peak)]
-    return number(known.mean() if len(known) else math.nan, ".3g")
 
 
 def decimal(value: Any, digits: int | None = None) -> str:
@@ -100,6 +85,12 @@ def safe(value: Any) -> Any:
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
+@cache
+def parts() -> str:
+    """Macros of jinja2 that several templates begin with."""
+    return (resources.files(__package__) / "parts.html").read_text("utf-8")
+
+
 def quoted(piece: str) -> str:
     return f"‘{printable(piece)}’"
 
@@ -114,24 +105,31 @@ def readable(value: Any) -> str:
     return printable(str(value))
 
 
-def as_csv(table: list[dict[str, Any]], *, on_terminal: bool = False) -> str:
+def as_csv(table: list[dict[str, Any]], *, on_terminal: bool = False, heading: bool = True) -> str:
     """A line of names, then the rows. Text is quoted, since a token may be a line end; on a terminal it is made visible."""
     out = io.StringIO()
     names, fields = list(table[0]) if table else [], [[_csv_value(value) for value in row.values()] for row in table]
     if on_terminal:
         names = [printable(name) for name in names]
         fields = [[printable(value) if isinstance(value, str) else value for value in row] for row in fields]
-    if names:
+    if names and heading:
         csv.writer(out, lineterminator="\n").writerow(names)
     csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC).writerows(fields)
     return out.getvalue()
 
 
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
+"""A spreadsheet takes a text that begins so for a formula (or, with the apostrophe, for the sign of a text)."""
+
+
 def _csv_value(value: Any) -> Any:
-    """A value of a row: lists and records as JSON, since CSV has no form for them."""
-    if value is None or isinstance(value, (int, float, str)):
-        return value
-    return output.as_json(value) if isinstance(value, (list, tuple, dict)) else str(output.plain(value))
+    """A value of a row: lists and records as JSON, since CSV has no form for them. A text that a spreadsheet would run as a formula
+    has an apostrophe before it: tokens come from anyone. To undo it, take one apostrophe off the beginning."""
+    if isinstance(value, (list, tuple, dict)):
+        value = output.as_json(value)
+    elif value is not None and not isinstance(value, (int, float, str)):
+        value = str(output.plain(value))
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
 def signs(run: Run) -> str:

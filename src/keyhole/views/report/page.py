@@ -66,7 +66,7 @@ def render(measured: Measured, others: Sequence[Other] = ()) -> str:
     command = " ".join([f"keyhole report {path(run)}", *(f"--beside {path(each.run)}" for each in others)])
     bundle, script = _bundle(), _file("report.js")
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, finalize=text.safe)
-    return environment.from_string(_file("report.html")).render(
+    return environment.from_string(text.parts() + _file("report.html")).render(
         ours=_ours,
         blank=text.blank,
         listed=LISTED,
