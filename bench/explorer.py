@@ -2,11 +2,13 @@
 
     python bench/explorer.py                    # 16 layers × 4,096 cells, 25 triggers each
     python bench/explorer.py --requests 20000
+    python bench/explorer.py --map --layers 80 --cells 163840 --top 1    # the overview's map of 13 million cells
 
 The run is made up: arrays of the real size and shape with random numbers, so that all cells differ and caches do not help.
 Other work on the machine affects the wall-clock times, not the processor times. Requests go through the whole app, guard and
 gzip included, one after another, each for another cell. The first page is what a browser needs to draw the overview, asked
-of a server that has just started.
+of a server that has just started. With --map, only what the map asks for is measured, and the run has neither values nor shades:
+the first picture, a zoom to single cells, and their order, each the first time and again.
 """
 
 from __future__ import annotations
@@ -29,15 +31,16 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 import keyhole
 from keyhole.cells import Cells
 from keyhole.scanning.config import ScanConfig
-from keyhole.store import layout, shading, unfinished
+from keyhole.store import below, layout, planes, shading, unfinished
 from keyhole.store.values import KEPT, index
+from keyhole.web.contract import Explorer
 from keyhole.web.routes import create
 
 VOCABULARY, UNITS, LENGTH = 16_384, 60_000, 32
 
 
-def made_up(folder: Path, layers: int, cells: int, top: int) -> Path:
-    """A run directory of this size, its values and shades included."""
+def made_up(folder: Path, layers: int, cells: int, top: int, *, bare: bool = False) -> Path:
+    """A run directory of this size, its values and shades included, unless it is to be bare."""
     rng = np.random.default_rng(0)
     out = folder / "run"
     partial = unfinished.Partial(out)
@@ -74,6 +77,8 @@ def made_up(folder: Path, layers: int, cells: int, top: int) -> Path:
         "versions": {},
     }
     partial.finish(manifest, {})
+    if bare:
+        return out
     add_values(out, rng, len(axis))
     add_shades(out, rng, lengths[units], positions)
     return out
@@ -113,10 +118,14 @@ def add_shades(out: Path, rng: np.random.Generator, lengths: Any, positions: Any
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     counts = rng.integers(0, 1000, (len(lengths), shading.BINS)).astype(np.uint32)
     shades = rng.integers(-127, 128, int(offsets[-1])).astype(np.int8)
-    for name, array in zip(layout.SHADING, (shades, offsets, counts), strict=True):
+    firing = rng.integers(0, 20_000, len(lengths)).astype(np.uint32)
+    places = np.stack([np.arange(2_048), np.zeros(2_048)], 1).astype(np.int32)
+    examples = below.choose(rng.random((len(lengths), 64)).astype(np.float32), rng)
+    arrays = (shades, offsets, counts, firing, places, *examples)
+    for name, array in zip((*layout.SHADING, *layout.BELOW), arrays, strict=True):
         layout.save_array(out, name, array)
-    settings = {"before": shading.BEFORE, "after": shading.AFTER, "bins": shading.BINS, "prefixes": 20_000}
-    layout.save_shading(out, settings)
+    settings = {"before": shading.BEFORE, "after": shading.AFTER, "bins": shading.BINS, "examples": below.EXAMPLES}
+    layout.save_shading(out, settings | {"prefixes": 20_000})
 
 
 async def ask(app: Any, path: str) -> int:
@@ -166,7 +175,8 @@ def first_page(path: Path) -> None:
         assert server.stdout
         base = server.stdout.readline().split()[1]
         started = time.perf_counter()
-        for part in ("", "static/app.js", "static/style.css", "data/run.json", "data/map.json", "data/cells/0/0.json"):
+        asked = ("", "static/app.js", "static/style.css", "data/run.json", "data/map.json", "data/maps/1.json")
+        for part in (*asked, "data/cells/0/0.json"):
             with urllib.request.urlopen(base + part) as response:
                 response.read()
             print(f"  {part or 'index.html':28}{1000 * (time.perf_counter() - started):8.1f} ms after the server began")
@@ -177,18 +187,39 @@ def first_page(path: Path) -> None:
         server.wait()
 
 
+async def pieces(run: keyhole.Run) -> None:
+    """What the map asks for, piece by piece."""
+    random = np.random.default_rng(0).normal(size=(2, len(run.cells), 2)).astype(np.float32)
+    sides = {name: planes.Side(at, (0.1, 0.1), (0.1, 0.1), 1) for name, at in zip(planes.SIDES, random, strict=True)}
+    planes.save(run, "pca", 0, sides)
+    app = create(run)
+    asked = {"list": "map", "first picture": "maps/0"}
+    if Explorer(run).maps.blocks:
+        asked |= {"zoom to single cells": "mapcells/0/3", "their order": "mapranks/0/3"}
+        asked |= {"planes": "planes", "plane": "pointbins/0/0", "zoom to points": "pointcells/0/0/3"}
+    for what, path in asked.items():
+        for time_ in ("first", "again"):
+            began = time.perf_counter()
+            size = await ask(app, f"/data/{path}.json")
+            print(f"{what:22}{time_:8}{1000 * (time.perf_counter() - began):8.1f} ms   {size:10,} bytes, gzip")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--cells", type=int, default=4096)
     parser.add_argument("--top", type=int, default=25)
     parser.add_argument("--requests", type=int, default=5000)
+    parser.add_argument("--map", action="store_true", help="only what the map of all cells asks for")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="keyhole-explorer-"))
     try:
-        path = made_up(folder, options.layers, options.cells, options.top)
+        path = made_up(folder, options.layers, options.cells, options.top, bare=options.map)
         run = keyhole.open(path)
         print(f"{run.cells.summary}, top {run.top}, {run.size / 1e6:,.0f} MB on disk")
+        if options.map:
+            asyncio.run(pieces(run))
+            return
         first_page(path)
         asyncio.run(cells_per(run, options.requests))
     finally:

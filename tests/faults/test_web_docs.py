@@ -22,6 +22,8 @@ TEXT = (Path(__file__).parents[2] / "docs" / "explorer.md").read_text("utf-8")
         f"{live.LIMITS.prompt_characters:,} characters, {live.LIMITS.prompt_tokens} tokens",
         f"{live.LIMITS.edits}; {live.LIMITS.prompt_tokens} positions each, {live.LIMITS.positions:,} together",
         f"wait for the model | {live.WAITING}",
+        f"a continuation | {live.LIMITS.generated_tokens} tokens on each side",
+        f"continuations at the same time | {live.GENERATING}",
         f"`{served.HEADER}`",
     ],
 )

@@ -156,7 +156,7 @@ def test_a_request_that_ends_early_is_not_taken_for_whole(run: keyhole.Run) -> N
     scope = {"type": "http", "method": "POST", "path": "/api/notes", "query_string": b"", "headers": headers}
     asyncio.run(app(scope, receive, send))
     assert sent == []
-    assert not (run.path / "notes.jsonl").exists() or b"half" not in (run.path / "notes.jsonl").read_bytes()
+    assert not (run.path / "marks.jsonl").exists() or b"half" not in (run.path / "marks.jsonl").read_bytes()
 
 
 names = st.sampled_from(

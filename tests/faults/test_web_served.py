@@ -126,7 +126,7 @@ def test_loading_the_page_opens_what_is_there(client: TestClient, path: Path, se
     after = client.get("/data/run.json").json()
     assert after["checksum"] == keyhole.open(second).manifest["checksum"] != before["checksum"]
     assert all(response.status_code == 200 for _, response in everything(client))
-    assert (path / "notes.jsonl").exists()
+    assert (path / "marks.jsonl").exists()
     told = keyhole.open(second)
     shown = client.get("/data/cells/0/4.json").json()
     assert [row[1:3] for row in shown["triggers"]] == [[t.unit, t.position] for t in told.cell(0, 4).triggers]

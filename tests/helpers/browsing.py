@@ -138,6 +138,14 @@ def until(page: Any, holds: str, arg: Any = None) -> None:
         page.wait_for_timeout(20)
 
 
+def caught(page: Any, held: Sequence[Any]) -> None:
+    """Wait until a route has caught a request."""
+    end = time.monotonic() + 15
+    while not held:
+        assert time.monotonic() < end, "the request never came"
+        page.wait_for_timeout(20)
+
+
 def titled(page: Any, start: str) -> None:
     until(page, "start => document.title.startsWith(start)", start)
 
@@ -160,3 +168,43 @@ def lively(run: keyhole.Run, layer: int) -> int:
 
 def cell_address(page: Any) -> str:
     return str(page.locator("h1").inner_text()).split()[0]
+
+
+# The map of all cells
+
+NAMED = "() => document.querySelector('.readout b')?.textContent ?? ''"
+"""The cell that the map names."""
+_STAY = """() => {
+  window.opened = [];
+  window.addEventListener('hashchange', event => {
+    if (location.hash === '#/') return;
+    event.stopImmediatePropagation();
+    window.opened.push(location.hash);
+    history.replaceState(null, '', '#/');
+  }, true);
+}"""
+
+
+def map_box(page: Any) -> dict[str, float]:
+    """Where the map is, once it is drawn."""
+    page.locator("#map-title").scroll_into_view_if_needed()
+    page.wait_for_selector(".extent:not(:empty)")
+    page.evaluate("document.querySelector('#map-title').scrollIntoView()")
+    box: dict[str, float] = page.locator(".plane").bounding_box()
+    return box
+
+
+def stay(page: Any) -> None:
+    """From now on, the page records in `window.opened` what would be opened, and stays on the map."""
+    page.add_init_script(f"({_STAY})()")  # before the page listens itself
+    page.reload()
+
+
+def cell_href(address: str) -> str:
+    return "#/" + address.replace(".", "/")
+
+
+def coloured(page: Any, measure: str) -> None:
+    """Colour the map by a measure, and wait for it."""
+    page.select_option("#measure", measure)
+    until(page, "name => document.querySelector('.legend').dataset.measure === name", measure)

@@ -40,4 +40,7 @@ def prompt(text: str, position: int | None = 0, token: str | None = "", **_: Any
         "original": [],
         "chosen": chosen,
         "layers": [],
+        "ranked": [],
+        "without": None,
+        "problems": [],
     }

@@ -13,6 +13,7 @@ SAFE = {
     "span",
     "b",
     "bdi",
+    "code",
     "mark",
     "ol",
     "li",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,10 @@ from browsing import CHROMIUM, HOSTILE, Site, hosted, opened, served, small
 
 import keyhole
 from keyhole.export.site import export
+from keyhole.store import layout
+
+_shared: list[keyhole.Run] = []
+"""The run that all tests of a process read."""
 
 
 @pytest.fixture(scope="session")
@@ -20,8 +25,19 @@ def browsed(tmp_path_factory: pytest.TempPathFactory) -> keyhole.Run:
     lines = [f"The cat number {i} sat on mat {i % 5}. {HOSTILE[i % 6]}, and the dog looked on." for i in range(60)]
     text.write_text("\n".join([*lines, "long " * 20_000]) + "\n", encoding="utf-8")
     run = keyhole.scan(small(), [text], out=folder / "run", top=10, unit="line", context=64)
-    asked = ["activity", "agreement", "rank", "confidence", "shading", "kinds"]
-    return keyhole.analyze(run, only=asked, lens=["norm", "raw"], model=small())
+    asked = ["activity", "agreement", "rank", "confidence", "shading", "kinds", "plane"]
+    _shared.append(keyhole.analyze(run, only=asked, lens=["norm", "raw"], model=small()))
+    return _shared[0]
+
+
+@pytest.fixture(autouse=True)
+def unmarked() -> Iterator[None]:
+    """What a test annotates, stars, tags or notes on the shared run is gone after it."""
+    yield
+    for run in _shared:
+        layout.marks_file(run.path).unlink(missing_ok=True)
+        layout.notes_file(run.path).unlink(missing_ok=True)
+        shutil.rmtree(layout.annotations_folder(run.path), ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

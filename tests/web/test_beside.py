@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+import packed
 import pytest
 from families import save, tiny
 from small import corpus
@@ -64,7 +66,7 @@ def test_the_cell_of_the_other_run_and_its_overlap(runs: dict[str, keyhole.Run])
 
 def test_the_run_says_what_stands_beside_it(runs: dict[str, keyhole.Run]) -> None:
     told = Explorer(runs["one"], other=runs["two"]).about().beside
-    assert told == schema.AboutBeside("tiny on two.txt", "tiny", ["two.txt"], True)
+    assert told == schema.AboutBeside("tiny on two.txt", "tiny", ["two.txt"], True, None)
     told = Explorer(runs["one"], other=runs["control"]).about().beside
     assert told is not None
     assert told.name == "tiny with random weights, seed 0"
@@ -92,20 +94,104 @@ def test_the_server_answers_and_describes_it(runs: dict[str, keyhole.Run]) -> No
         assert "/data/beside/{layer}/{cell}.json" in client.get("/openapi.json").json()["paths"]
 
 
-def test_a_run_with_other_cells_is_refused(runs: dict[str, keyhole.Run], tmp_path: Path) -> None:
-    said = "no cell of one is a cell of the other.*keyhole report"
-    with pytest.raises(UsageError, match=said):
-        beside.check_axis(runs["one"], runs["wider"])
-    with pytest.raises(UsageError, match=said):
-        export(runs["one"], tmp_path / "site", beside=runs["wider"])
-    assert not (tmp_path / "site").exists()
+def test_a_run_with_other_cells_is_shown_on_the_overview_only(runs: dict[str, keyhole.Run], tmp_path: Path) -> None:
+    explorer = Explorer(runs["one"], other=runs["wider"])
+    told = explorer.about().beside
+    assert told is not None
+    assert told.why is not None
+    assert "no cell of one is a cell of the other" in told.why
+    assert "3 layers × 30 cells" in told.why
+    found = json.loads(explorer.body("comparison.json"))
+    assert found["run"]["cells"] == len(runs["wider"].cells) == 90
+    assert {claim["result"] for claim in found["claims"]} == {"cannot be compared"}  # it has no tables
+    assert "agreement" in found["missing"]
+    for path in ("beside/0/0.json", "overlaps/0.json"):
+        assert path not in set(explorer.paths())
+        with pytest.raises(NotThere):
+            explorer.answer(path)
+    export(runs["one"], tmp_path / "site", beside=runs["wider"])
+    written = packed.answers(tmp_path / "site")
+    assert written["comparison.json"] == found
+    assert not [path for path in written if path.startswith(("beside/", "overlaps/"))]
+
+
+def test_a_run_is_not_shown_beside_itself(runs: dict[str, keyhole.Run], tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is named twice"):
-        beside.check_axis(runs["one"], runs["one"])
-    refused = CliRunner().invoke(
-        app, ["serve", str(runs["one"].path), "--beside", str(runs["wider"].path), "--no-open"]
-    )
+        export(runs["one"], tmp_path / "site", beside=runs["one"])
+    assert not (tmp_path / "site").exists()
+    path = str(runs["one"].path)
+    refused = CliRunner().invoke(app, ["serve", path, "--beside", path, "--no-open"])
     assert isinstance(refused.exception, UsageError)
-    assert Explorer(runs["one"], other=runs["wider"]).other is None  # the served run was replaced by one of other cells
+
+
+def test_a_layer_agrees_as_far_as_keyhole_compare_says(runs: dict[str, keyhole.Run]) -> None:
+    explorer, expected = Explorer(runs["one"], other=runs["two"]), keyhole.compare(runs["one"], runs["two"])
+    there = runs["two"]
+    for layer in range(3):
+        found = msgspec.json.decode(explorer.body(f"overlaps/{layer}.json"), type=schema.LayerBeside)
+        assert found.overlap is not None
+        row, span = expected.layers[layer], there.cells.span(layer)
+        assert (found.overlap.n, found.overlap.turned, found.overlap.top) == (row.n, row.turned, expected.top)
+        for name in ("triggers", "last", "next"):
+            for part in ("value", "lo", "hi", "dealt"):
+                said, number = getattr(getattr(found.overlap, name), part), getattr(getattr(row, name), part)
+                assert said == (None if number is None else pytest.approx(number, rel=1e-4))
+        for column, name in (("triggers", "triggers"), ("last_overlap", "last"), ("next_overlap", "next")):
+            numbers = [np.nan if each is None else each for each in getattr(found.columns, column)]
+            np.testing.assert_allclose(numbers, expected.cells[name][span], rtol=1e-4)
+        np.testing.assert_allclose(found.columns.max, there.stats.max[span], rtol=1e-3)
+        ends = [there.layer(layer)[cell].triggers for cell in range(24)]
+        assert found.columns.last == [triggers[0].tokens[-1] if triggers else None for triggers in ends]
+
+
+def test_a_control_is_compared_too_and_agrees_as_far_as_chance(runs: dict[str, keyhole.Run]) -> None:
+    found = Explorer(runs["one"], other=runs["control"]).answer("overlaps/1.json")
+    assert isinstance(found, schema.LayerBeside)
+    assert found.overlap is not None
+    shared = found.overlap.last
+    assert shared.value is not None
+    assert shared.lo is not None
+    assert shared.hi is not None
+    assert shared.dealt is not None
+    assert shared.lo - 0.15 < shared.dealt < shared.hi + 0.15
+
+
+def test_the_claims_are_those_of_the_report(runs: dict[str, keyhole.Run], tmp_path: Path) -> None:
+    other = keyhole.open(shutil.copytree(runs["two"].path, tmp_path / "two"))
+    other = keyhole.analyze(other, only=["agreement", "confident"], similar=False)
+    found = msgspec.json.decode(Explorer(runs["one"], other=other).body("comparison.json"), type=schema.Comparison)
+    report = keyhole.report.data(runs["one"], beside=[other])
+    (theirs,) = report["beside"]
+    expected = [
+        (claim["claim"], verdict["outcome"], claim["result"], claim["adjusted"], claim["difference"])
+        for figure, verdicts in report["verdicts"].items()
+        for verdict, claim in zip(verdicts, theirs["claims"][figure], strict=True)
+    ]
+    assert len(found.claims) == len(expected) > 3
+    said = {each.here.claim: each for each in found.claims}
+    for claim, outcome, result, adjusted, difference in expected:
+        each = said[claim]
+        assert (each.here.verdict, each.result) == (outcome, result)
+        assert each.adjusted == (None if adjusted is None else pytest.approx(adjusted, rel=1e-4))
+        assert (each.difference is None) == (difference is None)
+        if each.difference is not None:
+            assert each.difference.value == pytest.approx(difference["value"], rel=1e-4)
+    assert any(each.there is not None and each.there.effect is not None for each in found.claims)
+    own = {figure.name: figure for figure in Explorer(runs["one"]).figures().figures}
+    assert {figure.name for figure in found.figures} == set(own)
+    lines = next(figure for figure in found.figures if isinstance(figure.other, msgspec.UnsetType))
+    assert json.dumps(lines.spec) != json.dumps(own[lines.name].spec)  # the other run is drawn into it
+    assert "tiny on two.txt" in json.dumps(lines.spec)
+
+
+def test_a_run_beside_that_is_analysed_again_is_opened_again(runs: dict[str, keyhole.Run], tmp_path: Path) -> None:
+    other = keyhole.open(shutil.copytree(runs["two"].path, tmp_path / "two"))
+    with TestClient(create(runs["one"], beside=other), base_url="http://localhost") as client:
+        assert "agreement" in client.get("/data/comparison.json").json()["missing"]
+        keyhole.analyze(other, only=["agreement"], similar=False)
+        assert "agreement" not in client.get("/data/comparison.json").json()["missing"]
+        shutil.rmtree(other.path)  # what is open stays
+        assert "agreement" not in client.get("/data/comparison.json").json()["missing"]
 
 
 def test_tokens_of_another_tokenizer_are_not_compared(
@@ -121,11 +207,11 @@ def test_an_export_has_it_too(runs: dict[str, keyhole.Run], tmp_path: Path) -> N
     site = tmp_path / "site"
     done = CliRunner().invoke(app, ["export", str(runs["one"].path), str(site), "--beside", str(runs["two"].path)])
     assert done.exit_code == 0, done.output
-    written = json.loads((site / "data/beside/1/2.json").read_bytes())
-    assert written == json.loads(Explorer(runs["one"], other=runs["two"]).body("beside/1/2.json"))
-    assert len(list(site.glob("data/beside/*/*.json"))) == len(runs["one"].cells)
+    written = packed.answers(site)
+    assert written["beside/1/2.json"] == json.loads(Explorer(runs["one"], other=runs["two"]).body("beside/1/2.json"))
+    assert sum(name.startswith("beside/") for name in written) == len(runs["one"].cells)
     export(runs["one"], site, force=True)  # an export with a second run is an export, and can be replaced
-    assert not (site / "data/beside").exists()
+    assert not list(site.glob("data/beside*"))
 
 
 def test_every_claim_has_its_effect_also_of_tables_that_are_not_drawn(runs: dict[str, keyhole.Run]) -> None:

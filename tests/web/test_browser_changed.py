@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import Site, go, lively, opened, served, small, until
+from browsing import Site, caught, go, lively, opened, served, small, until
 
 import keyhole
-from keyhole.store import annotations
+from keyhole.store import annotations, collections
 
 pytestmark = pytest.mark.slow
 
-REFUSED = ("api/notes", "api/annotations", ".json")
+REFUSED = ("api/marks", "api/annotations", ".json")
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +94,7 @@ def test_a_note_on_a_run_that_is_gone_and_comes_back(browser: Any, changing: Sit
         assert page.locator("#lost").is_hidden()
         page.get_by_role("button", name="Save", exact=True).click()
         page.wait_for_selector("text=Saved.")
-        assert annotations.read_notes(changing.run) == {"L1.11": "fires on cats"}
+        assert collections.read_notes(changing.run) == {"L1.11": "fires on cats"}
         page.reload()
         page.wait_for_selector("#note")
         assert page.locator("#note").input_value() == "fires on cats"
@@ -121,7 +120,7 @@ def test_a_late_answer_from_before_the_loss_leaves_the_bar(browser: Any, changin
         held: list[tuple[Any, Any]] = []
         page.route("**/data/layers/0.json", lambda route: held.append((route, route.fetch())))
         page.evaluate("void import('/static/data.js').then(({ layer }) => layer(0))")
-        until_held(page, held)
+        caught(page, held)
         path.rename(path.with_name("moved"))
         go(page, changing, "#/L0/7")
         bar(page)
@@ -134,13 +133,6 @@ def test_a_late_answer_from_before_the_loss_leaves_the_bar(browser: Any, changin
         path.with_name("moved").rename(path)
         go(page, changing, "#/L0/8")
         assert page.locator("#lost").is_hidden()
-
-
-def until_held(page: Any, held: list[Any]) -> None:
-    end = time.monotonic() + 15
-    while not held:
-        assert time.monotonic() < end, "the request never came"
-        page.wait_for_timeout(20)
 
 
 def test_an_old_tab_does_not_write_into_the_new_run(browser: Any, changing: Site, other: Path) -> None:
@@ -156,7 +148,7 @@ def test_an_old_tab_does_not_write_into_the_new_run(browser: Any, changing: Site
             old.wait_for_selector("text=Not saved:")
             new.locator("#note").fill("of the new run")
             new.wait_for_selector("text=Saved.")
-    assert annotations.read_notes(keyhole.open(changing.run.path)) == {"L1.11": "of the new run"}
+    assert collections.read_notes(keyhole.open(changing.run.path)) == {"L1.11": "of the new run"}
 
 
 def test_the_run_is_named_to_the_server_and_to_no_static_host(browser: Any, site: Site) -> None:

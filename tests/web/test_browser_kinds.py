@@ -58,7 +58,7 @@ def test_a_cell_shows_its_labels_and_leads_to_others(page: Any, site: Site) -> N
 
 COUNT = """() => {
   const said = document.querySelector("[aria-labelledby=keys-title] [role=status]")?.textContent ?? "…";
-  return said.includes("…") || !said.includes("contain it") ? 0 : Number(said.split(" ")[0].replaceAll(",", ""));
+  return said.includes("…") || !said.includes("that contain") ? 0 : Number(said.split(" ")[0].replaceAll(",", ""));
 }"""
 """How many cells the list of keys names; 0 while they are searched for."""
 COUNTED = f"before => {{ const count = ({COUNT})(); return count > 0 && count !== before; }}"
@@ -69,7 +69,7 @@ def test_search_is_filtered_by_kind(page: Any, site: Site) -> None:
     page.goto(f"{site.url}#/search")
     page.select_option("#kind", name)
     page.get_by_text(f"{int(has.sum()):,} cell").first.wait_for()
-    page.goto(f"{site.url}#/search?q=cat")
+    page.goto(f"{site.url}#/search?q=cat&in=contains")
     page.wait_for_selector("#keys-title")
     until(page, COUNTED, 0)
     every = page.evaluate(COUNT)
@@ -85,5 +85,6 @@ def test_map_names_the_kinds(browser: Any, site: Site) -> None:
             page.locator("#map-title").scroll_into_view_if_needed()
             page.wait_for_selector("#measure")
             page.select_option("#measure", "kind")
+            page.wait_for_selector(".legend .kind")
             assert page.locator(".legend .kind").all_inner_texts() == ["none", *(kind.title for kind in kinds.KINDS)]
             assert page.evaluate(SIDEWAYS) <= 0

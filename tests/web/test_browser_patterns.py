@@ -196,16 +196,15 @@ def test_cells_have_labels_in_every_list(page: Any, site: Site) -> None:
         for name in ("similar-keys", "similar-values"):
             for item in page.locator(f"[aria-labelledby={name}-title] li").all():
                 item.scroll_into_view_if_needed()
-                if expected := label(item.locator("a").inner_text()):
+                if expected := label(item.locator("a.address").inner_text()):
                     item.locator(".pattern bdi").wait_for()
                     assert item.locator(".pattern").text_content() == expected
                     listed += 1
     assert listed > 5
     go(page, site, "#/search?q=cat")
     page.wait_for_selector("[aria-labelledby=keys-title] .hits li")
-    until(page, "document.querySelector('[aria-labelledby=keys-title] [role=status]')?.textContent.endsWith('it.')")
     for item in page.locator("[aria-labelledby=keys-title] .hits li").all()[:6]:
-        if expected := label(item.locator("a").inner_text()):
+        if expected := label(item.locator("a.address").inner_text()):
             item.scroll_into_view_if_needed()
             item.locator(".pattern bdi").wait_for()
             assert item.locator(".pattern").text_content() == expected
@@ -216,7 +215,7 @@ def test_cells_have_labels_in_every_list(page: Any, site: Site) -> None:
     page.locator(".layers > li").nth(2).wait_for()
     items = [item for item in page.locator(".contributions li").all() if item.is_visible()]
     for item in items:
-        if expected := label(item.locator("a").inner_text()):
+        if expected := label(item.locator("a.address").inner_text()):
             item.scroll_into_view_if_needed()
             item.locator(".pattern bdi").wait_for()
             assert item.locator(".pattern").text_content() == expected

@@ -13,7 +13,7 @@ from narrowed import WIDTHS, narrowed
 
 import keyhole
 from keyhole.export.site import export
-from keyhole.store import annotations, values
+from keyhole.store import collections, values
 
 FIRST, MIDDLE, LAST = range(3)
 
@@ -46,7 +46,7 @@ def test_overview_and_map(page: Any, site: Site, run: keyhole.Run) -> None:
     page.wait_for_selector(".card")
     assert f"{sum(WIDTHS)} memory cells" in page.locator(".lead").inner_text()
     page.locator("#map-title").scroll_into_view_if_needed()
-    page.locator(".plane").wait_for()
+    page.wait_for_selector(".extent:not(:empty)")
     assert f"3 layers × {min(WIDTHS)} to {max(WIDTHS)} = {sum(WIDTHS)}" in page.locator(".facts").inner_text()
     drawn = page.evaluate(
         """() => {
@@ -66,6 +66,7 @@ def test_the_map_leads_to_the_cells_it_shows(page: Any, site: Site, run: keyhole
     plane.wait_for()
     page.get_by_label("Colour").select_option("activity")
     plane.focus()
+    until(page, "() => document.querySelector('.readout').textContent.includes('above zero')")
     for keys, address in (
         (["End"], f"L0.{WIDTHS[FIRST] - 1}"),
         (["ArrowDown", "End"], f"L1.{WIDTHS[MIDDLE] - 1}"),
@@ -155,11 +156,8 @@ def test_search_finds_tokens_and_phrases(page: Any, site: Site, run: keyhole.Run
     shown = page.locator("section[aria-labelledby=values-title] .hits").first.locator(".address").all_inner_texts()
     assert shown == [each.address for each in said.promoting(token)][: len(shown)]
     assert len({address[:2] for address in shown}) > 1
-    go(page, site, "#/search?q=cat")
-    until(
-        page,
-        "() => document.querySelector('section[aria-labelledby=keys-title] [role=status]')?.textContent.endsWith('it.')",
-    )
+    go(page, site, "#/search?q=cat&in=contains")
+    page.wait_for_selector("section[aria-labelledby=keys-title] .hits li")
     keys = page.locator("section[aria-labelledby=keys-title] .hits .address").all_inner_texts()
     assert keys
     for address in keys:
@@ -182,4 +180,4 @@ def test_prompt_edits_and_notes(browser: Any, live: Site, run: keyhole.Run) -> N
         go(page, live, f"#/L1/{WIDTHS[MIDDLE] - 1}")
         page.locator("#note").fill("the last of the widest")
         page.wait_for_selector("text=Saved.")
-    assert annotations.read_notes(run) == {f"L1.{WIDTHS[MIDDLE] - 1}": "the last of the widest"}
+    assert collections.read_notes(run) == {f"L1.{WIDTHS[MIDDLE] - 1}": "the last of the widest"}

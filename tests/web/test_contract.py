@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import re
 import shutil
@@ -20,7 +21,8 @@ import pytest
 from families import CELLS
 
 import keyhole
-from keyhole.store import annotations, shading, values
+from keyhole.searching import words as spelled
+from keyhole.store import annotations, collections, shading, values
 from keyhole.web import addresses, schema, search
 from keyhole.web.contract import Explorer, NotThere
 from keyhole.web.pack import SHADES, compact, joined, shades, short
@@ -86,6 +88,8 @@ def test_every_address_answers_with_strict_json(explorer: Explorer) -> None:
         "layers/1/1.json",
         "units/1000.json",
         "map/0.json",
+        "maps/4.json",
+        "mapcells/0/0.json",
         "run.json?x",
         "tokens/99999999999999999999.json",
         "%2e%2e/manifest.json",
@@ -208,6 +212,8 @@ def test_layers(explorer: Explorer, run: keyhole.Run) -> None:
             row = {name: column[index] for name, column in columns.items()}
             assert row["dead"] == int(cell.dead)
             assert row["active"] == pytest.approx(cell.stats.active_fraction, rel=1e-3)
+            rms = np.sqrt(cell.stats.mean**2 + cell.stats.std**2)
+            assert row["peak"] == pytest.approx(max(cell.stats.max, -cell.stats.min) / rms, rel=1e-3)
             assert row["promotes"] == [said.piece for said in told.promoted(layer, index, 3)]
             if not cell.triggers:
                 assert row["trigger"] is row["last"] is row["next"] is row["agreement"] is None
@@ -225,16 +231,19 @@ def test_layers(explorer: Explorer, run: keyhole.Run) -> None:
 def test_map(explorer: Explorer, run: keyhole.Run) -> None:
     said = data(explorer, "map.json")
     by = {measure["name"]: measure for measure in said["measures"]}
-    assert set(by) == {"activity", "agreement", "max_prob"}
+    assert set(by) == {"activity", "peak", "agreement", "max_prob"}
     for name, truth in (("activity", run.stats.active_fraction), ("max_prob", values.Values(run, "norm").max_prob)):
         measure = by[name]
-        placed = np.frombuffer(base64.b64decode(measure["data"]), np.uint8) / 254
-        lo, hi = measure["lo"], measure["hi"]
+        found = data(explorer, f"maps/{said['measures'].index(measure)}.json")
+        assert found["name"] == name
+        placed = np.frombuffer(base64.b64decode(found["data"]), np.uint8) / 254
+        lo, hi = found["lo"], found["hi"]
         back = lo * (hi / lo) ** placed if measure["scale"] == "log" else lo + placed * (hi - lo)
         known = ~np.isnan(truth)
         assert ((placed <= 1) == known).all()
         assert np.allclose(back[known], truth[known], rtol=0.02, atol=(hi - lo) / 250)
-    shares = np.frombuffer(base64.b64decode(by["agreement"]["data"]), np.uint8)
+    found = data(explorer, f"maps/{said['measures'].index(by['agreement'])}.json")
+    shares = np.frombuffer(base64.b64decode(found["data"]), np.uint8)
     for cell in every_cell(run):
         known = [t for t in cell.triggers if t.next_id is not None]
         assert (shares[cell.place] == 255) == (not known)
@@ -275,7 +284,7 @@ def test_words_and_units_find_every_phrase(explorer: Explorer, run: keyhole.Run)
         for sign, side in ((1, cell.triggers), (-1, cell.triggers_negative))
         for t in side
     ]
-    texts = {t.unit: explorer.search.unit_text(t.unit) for *_, t in triggers}
+    texts = {t.unit: explorer.search.texts.text(t.unit) for *_, t in triggers}
     for phrase in ("cat", "number 3", "the dog", "script", "straßenkätzchen", "l’été", "ΟΔΟΣ", "日本語", "nowhere"):
         units: set[int] | None = None
         for word in search.words(phrase):
@@ -285,10 +294,11 @@ def test_words_and_units_find_every_phrase(explorer: Explorer, run: keyhole.Run)
         for unit in units or ():
             held = data(explorer, f"units/{unit // 64}.json")["units"][str(unit)]
             assert held["text"] == texts[unit]
-            for place, end in held["cells"] + held["negative"]:
+            for end, gaps in held["cells"] + held["negative"]:
                 if phrase.lower() in held["text"][:end].lower():
-                    at = run.cells.split(place)
-                    found[at] = found.get(at, 0) + 1
+                    for place in itertools.accumulate(gaps):
+                        at = run.cells.split(place)
+                        found[at] = found.get(at, 0) + 1
         truth: dict[tuple[int, int], int] = {}
         for layer, cell, _, t in triggers:
             whole = run.vocabulary.text(run.unit_tokens(t.unit)[: t.position + 1])
@@ -304,7 +314,7 @@ def test_words_are_letters_marks_digits_and_apostrophes() -> None:
     assert search.words(text) == ["don't", "l’été", "x", "y", "3½", "ⅷ", "naïve", "e\u0301a", "日本", "οδος", "٣", "i̇"]
     every = "".join(map(chr, range(0x3000))) + "".join(map(chr, range(0x1F000, 0x1F700)))
     truth = {c for c in every if unicodedata.category(c)[0] in "LMN" or c in "'’"}
-    assert {c for c in every if search._word().fullmatch(c)} == truth
+    assert {c for c in every if spelled.word().fullmatch(c)} == truth
 
 
 def test_the_bucket_is_fnv_1a() -> None:
@@ -353,10 +363,10 @@ def test_a_run_without_analysis_has_cells_all_the_same(tmp_path: Path) -> None:
     assert about["lens"] is None
     assert about["lenses"] == []
     assert data(bare, "figures.json")["figures"] == []
-    assert [m["name"] for m in data(bare, "map.json")["measures"]] == ["activity"]
+    assert [m["name"] for m in data(bare, "map.json")["measures"]] == ["peak", "activity"]
     cell = data(bare, "cells/0/0.json")
     assert cell["values"] == cell["similar_values"] == []
-    assert data(bare, "tokens/0.json") == {"promoted": {}, "demoted": {}}
+    assert data(bare, "tokens/0.json")["promoted"] == {}
     for path in bare.paths():
         bare.body(path)
 
@@ -368,10 +378,13 @@ def test_annotations_colour_the_map(tmp_path: Path) -> None:
     pattern = {"triggers": [0, 1, 2], "description": "cats", "kind": "semantic"}
     annotation = {"annotator": "ann", "layer": live.layer, "cell": live.index, "patterns": [pattern], "skipped": False}
     annotations.save(run, annotation)
-    annotations.save_note(run, {"layer": 0, "cell": 1, "text": "<b>odd</b>"})
+    collections.save_note(run, {"layer": 0, "cell": 1, "text": "<b>odd</b>"})
     assert data(explorer, "annotations.json") == {"annotations": [annotation], "notes": {"L0.1": "<b>odd</b>"}}
-    measure = data(explorer, "map.json")["measures"][-1]
-    placed = np.frombuffer(base64.b64decode(measure["data"]), np.uint8)
+    measures = data(explorer, "map.json")["measures"]
+    measure = measures[-1]
+    found = data(explorer, f"maps/{len(measures) - 1}.json")
+    assert f"maps/{len(measures) - 1}.json" in set(explorer.paths())
+    placed = np.frombuffer(base64.b64decode(found["data"]), np.uint8)
     assert measure["kinds"][placed[live.place]] == "semantic"
     assert np.count_nonzero(placed != 255) == 1
 

@@ -38,8 +38,10 @@ def test_answers_say_what_is_stored(run: keyhole.Run) -> None:
     labels = np.frombuffer(base64.b64decode(said["data"]), "<u2")
     np.testing.assert_array_equal(labels, stored.labels)
     assert labels.any()
-    (measure,) = (each for each in data(explorer, "map.json")["measures"] if each["name"] == "kind")
-    levels = np.frombuffer(base64.b64decode(measure["data"]), np.uint8)
+    ((number, measure),) = (
+        (number, each) for number, each in enumerate(data(explorer, "map.json")["measures"]) if each["name"] == "kind"
+    )
+    levels = np.frombuffer(base64.b64decode(data(explorer, f"maps/{number}.json")["data"]), np.uint8)
     for place, level in enumerate(levels):
         own = [i for i in range(len(kinds.KINDS)) if labels[place] >> i & 1]
         shown = kinds.KINDS[own[-1]].title if own else "none"

@@ -12,6 +12,7 @@ import explored
 import labelled
 import msgspec
 import numpy as np
+import packed
 import pytest
 from starlette.testclient import TestClient
 
@@ -19,6 +20,7 @@ import keyhole
 from keyhole.analyses import registry
 from keyhole.analyses.record import CellMeasure
 from keyhole.export import site
+from keyhole.searching import labels
 from keyhole.store import layout, patterns
 from keyhole.store.patterns import Key, Pattern, Patterns
 from keyhole.web import addresses, found, routes
@@ -151,7 +153,7 @@ def test_only_conditions_name_tokens() -> None:
         ],
         "more": [{"back": 1, "ids": [11], "weights": [0.5]}],
     }
-    assert list(found.tokens(rule)) == [5, 7, 9]
+    assert list(labels.tokens(rule)) == [5, 7, 9]
 
 
 def test_a_word_of_many_patterns_lists_the_best(
@@ -226,16 +228,14 @@ def test_patterns_that_are_found_later_are_served(tmp_path: Path) -> None:
 def test_the_export_has_the_same_answers(run: keyhole.Run, explorer: Explorer, tmp_path: Path) -> None:
     for force in (False, True):
         site.export(run, tmp_path / "site", force=force)
-    written = {path.relative_to(tmp_path / "site" / "data").as_posix() for path in tmp_path.rglob("data/**/*.json")}
-    assert written == set(explorer.paths())
-    assert {"labels/2.json", "patterns/0.json"} <= written
-    for path in written - {"run.json"}:
-        assert (tmp_path / "site" / "data" / path).read_bytes() == explorer.body(path), path
+    written = packed.answers(tmp_path / "site")
+    assert set(written) == set(explorer.paths())
+    assert {"labels/2.json", "patterns/0.json"} <= set(written)
+    for path in set(written) - {"run.json"}:
+        assert written[path] == json.loads(explorer.body(path)), path
 
 
-def test_the_map_marks_cells_without_a_number(
-    run: keyhole.Run, explorer: Explorer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_map_marks_cells_without_a_number(run: keyhole.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """A measure of sampled cells has no number for most of them, named or not."""
     numbers = np.full(len(run.cells), np.nan)
     numbers[[3, 30, 50]] = 0, 1, 3
@@ -245,8 +245,10 @@ def test_the_map_marks_cells_without_a_number(
             "found", "kinds", "key", lambda run, values: numbers, kinds=("none", "shallow", "semantic", "both")
         ),
     ]
-    monkeypatch.setattr(registry, "cell_measures", lambda run, values: [(each, numbers) for each in measures])
-    for shown in data(explorer, "map.json")["measures"]:
-        levels = np.frombuffer(base64.b64decode(shown["data"]), np.uint8)
+    monkeypatch.setattr(registry, "offered_measures", lambda run, values: measures)
+    explorer = Explorer(run)
+    for number, shown in enumerate(data(explorer, "map.json")["measures"]):
+        found = data(explorer, f"maps/{number}.json")
+        levels = np.frombuffer(base64.b64decode(found["data"]), np.uint8)
         assert np.flatnonzero(levels != UNKNOWN).tolist() == [3, 30, 50]
-        assert (shown["lo"], shown.get("kinds")) == (0, None if shown["name"] == "auprc" else list(measures[1].kinds))
+        assert (found["lo"], shown.get("kinds")) == (0, None if shown["name"] == "auprc" else list(measures[1].kinds))

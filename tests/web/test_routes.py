@@ -166,7 +166,14 @@ def test_a_prompt(client: TestClient) -> None:
     assert client.get("/api/status").json() == {
         "model": "tiny-gpt2",
         "loaded": True,
-        "limits": {"prompt_tokens": 63, "edits": 256, "prompt_characters": 20_000, "positions": 16_384},
+        "chat": False,
+        "limits": {
+            "prompt_tokens": 63,
+            "edits": 256,
+            "prompt_characters": 20_000,
+            "positions": 16_384,
+            "generated_tokens": 500,
+        },
     }
     asked = {"text": "The cat", "position": 1, "token": "x", "edits": []}
     response = client.post("/api/prompt", json=asked)

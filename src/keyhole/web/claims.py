@@ -20,10 +20,12 @@ def every(measured: Measured) -> list[schema.Claim]:
 
 
 def verdict(found: Verdict) -> schema.Verdict:
-    effect = None
-    if (known := found.effect) is not None:
-        lo, hi = (None if end is None else short(end) for end in (known.lo, known.hi))
-        said = text.with_interval(known.value, known.lo, known.hi)
-        effect = schema.Effect(short(known.value), lo, hi, short(known.against), said)
+    known = found.effect
+    rests = None if known is None else effect(known.value, known.lo, known.hi, known.against)
     adjusted = None if found.adjusted is None else short(found.adjusted)
-    return schema.Verdict(found.claim, found.outcome, found.evidence, found.test, effect, adjusted)
+    return schema.Verdict(found.claim, found.outcome, found.evidence, found.test, rests, adjusted)
+
+
+def effect(value: float, lo: float | None, hi: float | None, against: float) -> schema.Effect:
+    low, high = (None if end is None else short(end) for end in (lo, hi))
+    return schema.Effect(short(value), low, high, short(against), text.with_interval(value, lo, hi))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 from collections import OrderedDict
@@ -15,24 +14,45 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import __version__
-from ..analyses import registry
 from ..analyses.measured import Measured
 from ..analyses.record import OUTCOMES
+from ..common import names
+from ..errors import UsageError
 from ..store import annotations as people
-from ..store import kinds, patterns, percell, shading, values
+from ..store import collections, kinds, patterns, percell, shading, values
 from ..store.run import Cell, Layer, Run
 from ..views import figures
-from ..views.text import model_name
 from ..views.worth import worth_showing
-from . import addresses, beside, claims, schema
+from . import addresses, below, beside, claims, provenance, schema
 from .found import Found
-from .pack import LEVELS, SEPARATOR, SHADES, UNKNOWN, compact, joined, measure, named, packed, shades, short, shorts
+from .maps import Maps
+from .pack import SEPARATOR, SHADES, compact, joined, packed, shades, short, shorts
+from .points import Planes
 from .search import PAGE, SIMILAR, Once, Search
+from .table import Table
 from .worth import speaking
 
+NEAREST = 50
+"""Cells in the list of those nearest to one."""
 WORTH = 12
 """Cells that the overview offers to begin with."""
-KEPT = ("layers/", "labels/", "vocabulary", "figures", "kinds", "run", "tokens/", "words/", "units/", "patterns/")
+KEPT = (
+    "sample",
+    "layers/",
+    "columns/",
+    "table",
+    "labels/",
+    "vocabulary",
+    "figures",
+    "kinds",
+    "run",
+    "tokens/",
+    "words/",
+    "units/",
+    "patterns/",
+    "comparison",
+    "overlaps/",
+)
 """Beginnings of the addresses whose answers are kept: they are large, or are made from much."""
 KEPT_BYTES = 64 << 20
 """Upper bound on the size of the answers that are kept for later requests."""
@@ -45,10 +65,21 @@ class NotThere(LookupError):
 class Explorer:
     """One run, with everything that its answers share opened once."""
 
-    def __init__(self, run: Run, *, live: bool = False, other: Run | None = None) -> None:
+    def __init__(
+        self,
+        run: Run,
+        *,
+        live: bool = False,
+        other: Run | None = None,
+        only: npt.NDArray[np.bool_] | None = None,
+    ) -> None:
+        """`only`: [cells] which the lists by token name, in an export of a part."""
         self.run, self.live, self.axis = run, live, run.cells
-        self.search = Search(run)
+        self.search = Search(run, together=1) if live else Search(run, only=only)
+        self.table = Table(run)
         self.values = [values.Values(run, lens) for lens in values.available(run)]
+        self.maps = Maps(run, self.values[0] if self.values else None)
+        self.planes = Planes(run, self.maps)
         self._once = Once()
         self._kept: OrderedDict[str, bytes] = OrderedDict()
         self._kept_bytes = 0
@@ -57,47 +88,97 @@ class Explorer:
         self._shading = shading.of(run)
         self._kinds = kinds.of(run)
         self._found = None if (known := patterns.of(run)) is None else Found(known, self.search.buckets)
-        self.other = Explorer(other) if other is not None and other.cells == run.cells else None
+        self.second = None if other is None else Explorer(other)
         """of the run that is shown beside this one"""
+        self.other = self.second if other is not None and other.cells == run.cells else None
+        """the same, if its layers and cells can be shown beside those of this run"""
 
     # Addresses
 
     def paths(self) -> Iterator[str]:
         """Every address below data/, in the order in which the export writes them."""
         axis = self.axis
-        yield from ("run.json", "map.json", "figures.json", "vocabulary.json", "annotations.json", "kinds.json")
+        yield from (
+            "run.json",
+            "map.json",
+            "figures.json",
+            "vocabulary.json",
+            "annotations.json",
+            "collections.json",
+            "kinds.json",
+            "table.json",
+        )
+        yield "planes.json"
+        yield from self._points()
+        if self.second:
+            yield "comparison.json"
+        yield from (f"maps/{measure}.json" for measure in range(self.maps.count))
+        for name in ("mapcells", "mapranks"):
+            yield from (f"{name}/{n}/{block}.json" for n in range(self.maps.count) for block in range(self.maps.blocks))
+        if self._shading:
+            yield "sample.json"
         yield from (f"layers/{layer}.json" for layer in range(len(axis.layers)))
+        yield from self.table.paths()
         if self._found:
             yield from (f"labels/{layer}.json" for layer in range(len(axis.layers)))
             yield from (f"patterns/{page}.json" for page in range(self._found.pages))
         yield from (f"tokens/{page}.json" for page in range(self.search.token_pages))
         yield from (f"words/{bucket}.json" for bucket in range(self.search.buckets))
         yield from (f"units/{page}.json" for page in self.search.pages_with_triggers())
+        yield from (f"documents/{page}.json" for page in range(provenance.pages(self.run)))
+        if provenance.is_whole(self.run, self.live):
+            yield from (f"passages/{number}.json" for number in range(provenance.passages(self.run)))
         yield from (f"cells/{layer}/{cell}.json" for layer, cell in axis)
         if self.other:
+            yield from (f"overlaps/{layer}.json" for layer in range(len(axis.layers)))
             yield from (f"beside/{layer}/{cell}.json" for layer, cell in axis)
+
+    def _points(self) -> Iterator[str]:
+        sides, tiles = range(len(self.planes.sides)), range(self.planes.tiles)
+        if not tiles:
+            yield from (f"points/{plane}.json" for plane in sides)
+            return
+        of = [(plane, measure) for plane in sides for measure in range(self.maps.count)]
+        yield from (f"pointbins/{plane}/{measure}.json" for plane, measure in of)
+        yield from (f"pointcells/{plane}/{measure}/{tile}.json" for plane, measure in of for tile in tiles)
 
     def has(self, name: str) -> bool:
         """Whether there are answers of this name: some are there only if the run has what they need."""
-        return {"beside": self.other, "labels": self._found, "patterns": self._found}.get(name, self) is not None
+        if name in ("mapcells", "mapranks"):
+            return self.maps.blocks > 0
+        if name == "points":
+            return bool(self.planes.sides) and not self.planes.tiles
+        if name.startswith("point"):
+            return self.planes.tiles > 0
+        needs = {"comparison": self.second, "labels": self._found, "patterns": self._found, "sample": self._shading}
+        return (needs | dict.fromkeys(("beside", "overlaps"), self.other)).get(name, self) is not None
 
     def bounds(self, name: str) -> tuple[int, ...]:
         """The numbers of an address are below these bounds. For cells it is the width of the widest layer."""
         if name == "patterns" and self._found:
             return (self._found.pages,)  # to know it, all patterns are read
+        if name.startswith(
+            ("maps", "mapcells", "mapranks", "point")
+        ):  # only they need the count, which reads annotations
+            counts = {"plane": len(self.planes.sides), "tile": self.planes.tiles, "block": self.maps.blocks}
+            known = addresses.DATA[name].numbers if name in addresses.DATA else ()
+            return tuple(self.maps.count if number == "measure" else counts[number] for number in known)
         return {
-            **dict.fromkeys(("layers", "labels"), (len(self.axis.layers),)),
+            **dict.fromkeys(("layers", "labels", "overlaps"), (len(self.axis.layers),)),
             **dict.fromkeys(
                 ("cells", "beside"), (len(self.axis.layers), max(map(self.axis.size, range(len(self.axis.layers)))))
             ),
             "tokens": (self.search.token_pages,),
             "words": (self.search.buckets,),
             "units": (self.search.unit_pages,),
+            "columns": self.table.bounds,
+            "documents": (provenance.pages(self.run),),
+            "passages": (provenance.passages(self.run),),
         }.get(name, ())
 
     def answer(self, path: str) -> schema.Record:
         """The value at an address below data/."""
-        name, *numbers = _parts(path)
+        name, *numbers = parts(path)
         bounds = self.bounds(name)
         if (
             name not in addresses.DATA
@@ -109,18 +190,35 @@ class Explorer:
             raise NotThere(path)
         makers: dict[str, Callable[..., schema.Record]] = {
             "run": self.about,
-            "map": self.map,
+            "map": self.maps.listed,
+            "maps": self.maps.measure,
+            "planes": self.planes.listed,
+            "points": self.planes.points,
+            "pointbins": self.planes.bins,
+            "pointcells": self.planes.cells,
+            "mapcells": self.maps.cells,
+            "mapranks": self.maps.ranks,
             "figures": self.figures,
             "vocabulary": self.vocabulary,
             "annotations": self.annotations,
+            "collections": self.collections,
             "kinds": self.kinds,
+            "table": self.table.columns,
+            "columns": self._block,
             "layers": self.layer,
             "cells": self.cell,
-            "beside": self.beside,
             "tokens": self.tokens,
             "words": self.words,
             "units": self.search.units,
+            "documents": partial(provenance.documents, self.run),
+            "passages": partial(provenance.passage, self.run),
         }
+        if self._shading:
+            makers["sample"] = partial(below.sample, self.run, self._shading.below)
+        if self.second:
+            makers["comparison"] = partial(beside.comparison, self.run, self.second.run)
+        if self.other:
+            makers |= {name: partial(make, self, self.other) for name, make in beside.NUMBERED.items()}
         if self._found:
             makers |= {"labels": self._found.labels, "patterns": self._found.page}
         return makers[name](*numbers)
@@ -156,37 +254,36 @@ class Explorer:
 
     def about(self) -> schema.About:
         run = self.run
-        model, corpus, config = (run.manifest[name] for name in ("model", "corpus", "config"))
-        counts = ("documents", "units", "tokens", "distinct_prefixes", "scanned_prefixes")
         lenses = [each.lens for each in self.values]
         return schema.About(
             keyhole=__version__,
             live=self.live,
             checksum=run.manifest["checksum"],
-            model=schema.AboutModel(model_name(run), model["family"], run.signed, run.gated),
+            model=beside.model_of(run),
             layers=msgspec.convert(self.axis.as_json(), list[schema.Layer]),
-            corpus=schema.AboutCorpus(
-                sources=[os.path.basename(os.path.normpath(str(source))) for source in corpus["sources"]],
-                **{name: corpus[name] for name in counts},
-            ),
-            config=schema.AboutConfig(**{name: config[name] for name in ("top", "per", "unit", "context")}),
+            corpus=beside.corpus_of(run),
+            config=beside.config_of(run),
             lenses=lenses,
             lens=lenses[0] if lenses else None,
             shading=self._shading is not None,
+            passages=provenance.is_whole(run, self.live),
             worth=self._once.get("worth", self._worth),
-            words=self.search.buckets,
+            search=self.search.about(),
             dead=int(np.count_nonzero(run.stats.dead)),
-            packing=schema.Packing(PAGE, SEPARATOR, SHADES),
+            packing=schema.Packing(PAGE, SEPARATOR, SHADES, provenance.UNITS, provenance.TOKENS),
             annotating=schema.Annotating(
-                name=people.NAME.pattern,
+                name=names.NAME.pattern,
                 triggers=people.READ,
                 least=people.LEAST,
                 patterns=people.PATTERNS,
                 description=people.DESCRIPTION,
-                note=people.NOTE,
+                note=collections.NOTE,
+                tag=names.TAG.pattern,
+                tags=collections.TAGS,
+                marked=collections.MARKED,
                 kinds=list(people.PATTERN_KINDS),
             ),
-            beside=None if self.other is None else beside.about(run, self.other.run),
+            beside=None if self.second is None else beside.about(run, self.second.run),
             patterns=None if self._found is None else self._found.about(),
         )
 
@@ -194,26 +291,6 @@ class Explorer:
         """Cells to begin with."""
         spoken = speaking(self.run, self.values[0].top_tokens, self.next_ids, WORTH) if self.values else []
         return spoken or worth_showing(self.run, min(WORTH, self.run.layers))
-
-    def map(self) -> schema.CellMap:
-        measures = self._measures()
-        if marked := people.kinds(self.run):
-            data = np.full(len(self.axis), np.nan)
-            for at, kind in marked.items():
-                data[self.axis.place(*at)] = people.KINDS.index(kind)
-            measures.append(named("pattern", "what annotators found", "people", data, people.KINDS))
-        names = [each.name for each in measures]
-        return schema.CellMap(LEVELS, UNKNOWN, "agreement" if "agreement" in names else names[0], measures)
-
-    def _measures(self) -> list[schema.Measure]:
-        """The measures of every cell that the analyses offer and that this run has the numbers for."""
-        found = registry.cell_measures(self.run, self.values[0] if self.values else None)
-        return [
-            named(each.name, each.title, each.side, numbers, each.kinds)
-            if each.kinds
-            else measure(each.name, each.title, each.side, numbers, format=each.format, log=each.log)
-            for each, numbers in found
-        ]
 
     def figures(self) -> schema.Figures:
         """The report's figures that have numbers, with what the paper found and what was found here."""
@@ -239,7 +316,10 @@ class Explorer:
 
     def annotations(self) -> schema.Annotations:
         found = [each.to_json() for each in people.read_annotations(self.run)]
-        return schema.Annotations(msgspec.convert(found, list[schema.Annotation]), people.read_notes(self.run))
+        return schema.Annotations(msgspec.convert(found, list[schema.Annotation]), collections.read_notes(self.run))
+
+    def collections(self) -> schema.Collections:
+        return msgspec.convert(collections.export(self.run), schema.Collections)
 
     def kinds(self) -> schema.Kinds:
         """The labels of every cell, for filters."""
@@ -247,6 +327,11 @@ class Explorer:
             return schema.Kinds([], "")
         described = [schema.KindOfCell(k.name, k.title, k.meaning, k.number, k.below) for k in kinds.KINDS]
         return schema.Kinds(described, packed(self._kinds.labels.astype("<u2")))
+
+    def _block(self, column: int, block: int) -> schema.ColumnBlock:
+        if (found := self.table.block(column, block)) is None:
+            raise NotThere(f"columns/{column}/{block}.json")
+        return found
 
     # Indexes
 
@@ -262,6 +347,15 @@ class Explorer:
             found.patterns = self._found.by_word(bucket)
         return found
 
+    def nearest(self, asked: dict[str, Any]) -> schema.Nearest:
+        """The cells nearest to a cell."""
+        if [*asked] != ["cell"] or not isinstance(asked["cell"], str):
+            raise UsageError('Name a cell, as in {"cell": "L12.345"}, or a text, as in {"text": "The fact that"}.')
+        place, name = self.axis.find(asked["cell"]), self.axis.address
+        keys = [schema.Near(name(other), shared) for other, shared in self.search.similar_keys(place, NEAREST)]
+        near = self.search.alike.values(place, NEAREST) or []
+        return schema.Nearest([], keys, [schema.Near(name(other), short(cosine, 3)) for other, cosine in near])
+
     # A layer
 
     def layer(self, layer: int) -> schema.LayerCells:
@@ -275,10 +369,11 @@ class Explorer:
             last=lasts,
             next=follows,
             dead=stats.dead.astype(int).tolist(),
+            peak=shorts(stats.peak),
         )
-        if self.run.gated:
-            columns.peak = shorts(stats.peak)
-        else:
+        if self._shading:
+            columns.firing = shorts(self._shading.firing(here.span))
+        if not self.run.gated:
             columns.active = shorts(stats.active_fraction)
         if self.values:
             said, piece = self.values[0], self.run.vocabulary.piece
@@ -332,7 +427,8 @@ class Explorer:
             stats=schema.CellStats(
                 n=stats.n,
                 active=None if self.run.gated else stats.active,
-                **{name: short(stats[name]) for name in ("rms", "mean", "std", "max", "min")},
+                firing=below.firing(cell),
+                **{name: short(stats[name]) for name in ("peak", "rms", "mean", "std", "max", "min")},
             ),
             histogram=self._histogram(layer, index),
             triggers=self._triggers(cell, negative=False),
@@ -342,6 +438,7 @@ class Explorer:
             similar_values=self._similar_values(cell.place),
             kinds=self._kinds_of(cell.place),
             gate=self._gate(cell),
+            below=msgspec.UNSET if self._shading is None else below.examples(self._shading.below, cell.place),
             patterns=msgspec.UNSET if self._found is None else self._found.sides(cell.place),
         )
 
@@ -356,11 +453,6 @@ class Explorer:
             schema.CellKind(shown.kind.name, shown.has, short(shown.number, 3), short(shown.threshold, 3))
             for shown in self._kinds.of(at)
         ]
-
-    def beside(self, layer: int, index: int) -> schema.BesideCell:
-        if self.other is None:
-            raise NotThere(f"beside/{layer}/{index}.json")
-        return beside.cell(self, self.other, layer, index)
 
     def _triggers(self, cell: Cell, *, negative: bool) -> list[schema.PackedTrigger]:
         run, piece = self.run, self.run.vocabulary.piece
@@ -407,9 +499,8 @@ class Explorer:
         return schema.Agreement(self.run.vocabulary.piece(token), hits, known) if known else None
 
     def _similar_values(self, at: int) -> list[tuple[str, float | None]]:
-        arrays = self._once.get("similar values", partial(values.similar_arrays, self.run))
-        near = [] if arrays is None else values.similar_at(self.run, arrays, at)
-        return [(other.address, short(other.cosine, 3)) for other in near[:SIMILAR]]
+        near = self.search.alike.values(at, SIMILAR) or []
+        return [(self.axis.address(place), short(cosine, 3)) for place, cosine in near]
 
     def _histogram(self, layer: int, index: int) -> schema.PackedHistogram | None:
         found = None if self._shading is None else self._shading.histogram(layer, index)
@@ -419,10 +510,10 @@ class Explorer:
         return schema.PackedHistogram((short(edges[0]), short(edges[-1])), counts.tolist(), n)
 
 
-_ADDRESS = re.compile(r"([a-z]+)(?:/(0|[1-9]\d{0,8}))?(?:/(0|[1-9]\d{0,8}))?\.json", re.ASCII)
+_ADDRESS = re.compile(r"([a-z]+)(?:/(0|[1-9]\d{0,8}))?(?:/(0|[1-9]\d{0,8}))?(?:/(0|[1-9]\d{0,8}))?\.json", re.ASCII)
 
 
-def _parts(path: str) -> tuple[Any, ...]:
+def parts(path: str) -> tuple[Any, ...]:
     """`cells/12/345.json` → ("cells", 12, 345). A number has one spelling, so an answer has one address."""
     if not (match := _ADDRESS.fullmatch(path)):
         raise NotThere(path)

@@ -4,12 +4,9 @@ them, in which a search finds patterns by the words of their description and by 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from ..searching.labels import Ranked, ranked, tokens
 from ..store.patterns import METHODS, Key, Pattern, Patterns
 from . import schema
 from .pack import short
@@ -92,20 +89,8 @@ class Found:
         return [schema.Ranked(rank, int(places[rank])) for rank in ranks[:MOST]]
 
     @property
-    def _ranked(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int8], npt.NDArray[np.int64]]:
-        return self._once.get("ranked", self._rank)
-
-    def _rank(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int8], npt.NDArray[np.int64]]:
-        """Places, sides and numbers of all patterns, by AUPRC × the share of triggers that carry them. Among equals, those that
-        more triggers carry come first: patterns that were not scored come last, by that share."""
-        rows = [
-            (place, key.side, number, pattern.auprc or 0.0, len(pattern.triggers) / max(key.read, 1))
-            for place, key in self.patterns
-            for number, pattern in enumerate(key.patterns)
-        ]
-        places, sides, numbers, auprc, covered = np.array(rows, np.float64).reshape(-1, 5).T
-        order = np.lexsort((-covered, -auprc * covered))  # stable: then by place
-        return places[order].astype(np.int64), sides[order].astype(np.int8), numbers[order].astype(np.int64)
+    def _ranked(self) -> Ranked:
+        return self._once.get("ranked", lambda: ranked(self.patterns))
 
     @property
     def _indexes(self) -> tuple[list[Lists], Lists]:
@@ -127,12 +112,6 @@ class Found:
         for word, ranks in by_word.items():
             dealt[bucket(word, self.buckets)][word] = ranks
         return dealt, by_token
-
-
-def tokens(rule: dict[str, Any]) -> Iterator[int]:
-    """The token ids that a rule's conditions name: whatever they list under "ids"."""
-    for condition in rule.get("all", ()):
-        yield from condition.get("ids", ())
 
 
 def _short(number: float | None) -> float | None:

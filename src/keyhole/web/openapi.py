@@ -1,4 +1,4 @@
-"""The server's description, OpenAPI 3.1: made from the types of schema.py, with the bounds of the run that is served."""
+"""The server's description, OpenAPI 3.1: made from the types of schema/, with the bounds of the run that is served."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import msgspec
 
 from .. import __version__
 from . import addresses, schema
+from .answers import LINES
 from .contract import Explorer
 from .served import HEADER
 
@@ -85,6 +86,12 @@ def _api(operation: addresses.Operation) -> Schema:
     if operation.asked is None:
         return _operation(operation.summary, operation.answer, ["503", *operation.errors])
     found = _operation(operation.summary, operation.answer, [*POSTED, *operation.errors])
+    if operation.streamed:
+        line = found["responses"]["200"]["content"].pop("application/json")
+        found["responses"]["200"] = {"description": "Lines of JSON.", "content": {LINES: line}}
+    if operation.media:
+        binary = {"schema": {"type": "string", "format": "binary"}}
+        found["responses"]["200"] = {"description": "A file.", "content": {operation.media: binary}}
     return found | {"requestBody": {"required": True} | _json(operation.asked)}
 
 

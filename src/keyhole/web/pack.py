@@ -8,13 +8,11 @@ from __future__ import annotations
 import base64
 import json
 import math
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
-
-from . import schema
 
 SEPARATOR = "|"
 SHADES = "".join(chr(code) for code in range(35, 127) if chr(code) != "\\")[:91]
@@ -23,6 +21,7 @@ _LETTERS = np.array([ord(SHADES[45 + round(shade * 45 / 127)]) for shade in rang
 LEVELS = 254
 """A measure of the map is quantized to 0 … LEVELS."""
 UNKNOWN = 255
+"""The byte of a cell without a number."""
 
 
 def compact(value: Any) -> bytes:
@@ -58,32 +57,43 @@ def shades(row: npt.NDArray[np.int8]) -> str:
     return _LETTERS[np.maximum(row, -127).astype(np.int16) + 127].tobytes().decode("ascii")
 
 
-def measure(
-    name: str,
-    title: str,
-    side: Literal["key", "value"],
-    numbers: npt.NDArray[Any],
-    *,
-    format: Literal["percent", "number"] = "number",
-    log: bool = False,
-) -> schema.Measure:
-    """A measure of every cell for the map, one byte per cell."""
-    array = np.asarray(numbers, np.float64)
-    known = np.isfinite(array) & (array > 0 if log else True)
-    lo, hi = (float(array[known].min()), float(array[known].max())) if known.any() else (0.0, 1.0)
-    lo = lo if log else min(lo, 0.0)
-    placed = np.log(np.where(known, array, 1)) if log else array
-    low, high = (math.log(lo), math.log(hi)) if log and known.any() else (lo, hi)
-    data = np.full(array.shape, UNKNOWN, np.uint8)
-    data[known] = np.rint(LEVELS * (placed[known] - low) / ((high - low) or 1)).astype(np.uint8)
-    return schema.Measure(name, title, side, short(lo), short(hi), format, "log" if log else "linear", packed(data))
+class Quantized(NamedTuple):
+    """A measure of every cell, one byte per cell."""
+
+    lo: float
+    hi: float
+    data: npt.NDArray[np.uint8]
+    named: bool = False
+    """whether the bytes are levels that have names"""
 
 
-def named(
-    name: str, title: str, side: Literal["key", "value", "people"], levels: npt.NDArray[Any], kinds: tuple[str, ...]
-) -> schema.Measure:
-    """A measure whose levels 0, 1, … have names."""
+def quantized(numbers: npt.NDArray[Any], *, log: bool = False, chunk: int = 1 << 20) -> Quantized:
+    """Numbers as bytes from 0 to LEVELS, in chunks: there may be millions. `UNKNOWN` if a number is not finite."""
+    parts = [slice(begin, begin + chunk) for begin in range(0, len(numbers), chunk)]
+
+    def placed(part: slice) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64]]:
+        array = np.asarray(numbers[part], np.float64)
+        known = np.isfinite(array) & (array > 0 if log else True)
+        return known, np.log(np.where(known, array, 1)) if log else array
+
+    low, high = math.inf, -math.inf
+    for part in parts:
+        known, array = placed(part)
+        if known.any():
+            low, high = min(low, float(array[known].min())), max(high, float(array[known].max()))
+    if low > high:
+        low, high = 0.0, 0.0 if log else 1.0
+    low = low if log else min(low, 0.0)
+    data = np.full(len(numbers), UNKNOWN, np.uint8)
+    for part in parts:
+        known, array = placed(part)
+        data[part][known] = np.rint(LEVELS * (array[known] - low) / ((high - low) or 1)).astype(np.uint8)
+    return Quantized(math.exp(low) if log else low, math.exp(high) if log else high, data)
+
+
+def leveled(levels: npt.NDArray[Any]) -> Quantized:
+    """Levels 0, 1, … that have names, as bytes."""
     known = np.isfinite(levels)
     data = np.full(levels.shape, UNKNOWN, np.uint8)
     data[known] = levels[known].astype(np.uint8)
-    return schema.Measure(name, title, side, 0, LEVELS, "number", "linear", packed(data), list(kinds))
+    return Quantized(0, LEVELS, data, named=True)

@@ -7,10 +7,10 @@ import json
 import mimetypes
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
@@ -23,21 +23,26 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ..errors import KeyholeError, UsageError
-from ..store.annotations import save, save_note
+from ..store import collections
+from ..store.annotations import save
+from ..store.collections import save_note
+from ..store.lines import cell_named, known_fields
 from ..store.run import Run
 from ..views import figures
 from . import schema
-from .answers import Refused, fresh, unchanged_or
+from .addresses import PARQUET
+from .answers import Refused, Streamed, attached, fresh, unchanged_or
 from .contract import Explorer, NotThere
 from .guard import Guard
-from .live import Read
+from .live import Live, Read
 from .openapi import describe
 from .pack import compact
-from .served import HEADER, Served
+from .served import HEADER, VERSION, Served
 
 if TYPE_CHECKING:
     from ..models.model import Model
 
+_Record = TypeVar("_Record", bound=schema.Record)
 _STATIC = re.compile(r"[a-z0-9_-]+(\.[a-z0-9]+)+", re.ASCII)
 
 
@@ -62,9 +67,11 @@ def create(
         path = request.path_params["path"]
         with served.asked(_named(request)) as opened:
             try:
-                return unchanged_or(request, opened.explorer.body(path), "application/json")
+                found = unchanged_or(request, opened.explorer.body(path), "application/json")
             except NotThere:
                 raise Refused(404, "not_found", f"There is no data/{path:.200}.") from None
+            found.headers[VERSION] = opened.version
+            return found
 
     def described(request: Request) -> Response:
         return unchanged_or(request, compact(describe(served.explorer)), "application/json")
@@ -73,17 +80,42 @@ def create(
         with served.asked(_named(request)) as opened:
             return fresh(opened.live.status())
 
-    async def prompt(request: Request) -> Response:
+    def coming(request: Request) -> Response:
+        return fresh(served.coming(_named(request)))
+
+    def asking(what: Callable[[Live], Callable[[dict[str, Any]], Awaitable[schema.Record]]]) -> Callable[..., Any]:
+        """A request that the live model answers."""
+
+        async def answer(request: Request) -> Response:
+            asked, opened = await _asked(request), await run_in_threadpool(served.now, _named(request))
+            found = await what(opened.live)(asked)
+            await run_in_threadpool(served.still, opened)
+            return fresh(found)
+
+        return answer
+
+    async def nearest(request: Request) -> Response:
         asked, opened = await _asked(request), await run_in_threadpool(served.now, _named(request))
-        found = await opened.live.prompt(asked)
+        if "cell" in asked and "text" not in asked:
+            found = await run_in_threadpool(opened.explorer.nearest, asked)
+        else:
+            found = await opened.live.nearest(asked)
         await run_in_threadpool(served.still, opened)
         return fresh(found)
 
-    async def edits(request: Request) -> Response:
+    async def generate(request: Request) -> Response:
         asked, opened = await _asked(request), await run_in_threadpool(served.now, _named(request))
-        found = await opened.live.edits(asked)
-        await run_in_threadpool(served.still, opened)
-        return fresh(found)
+        made = await opened.live.generate(asked)
+
+        async def lines() -> AsyncIterator[schema.Record]:
+            async for line in made.lines():
+                yield line
+            try:
+                await run_in_threadpool(served.still, opened)
+            except Refused as refused:
+                yield schema.GenerateLine(error=refused.error.error)
+
+        return Streamed(lines(), made.close)
 
     async def annotations(request: Request) -> Response:
         asked = await _asked(request) if request.method == "POST" else None
@@ -106,6 +138,40 @@ def create(
 
         return fresh(await run_in_threadpool(work))
 
+    async def marks(request: Request) -> Response:
+        asked = await _asked(request)
+
+        def work() -> schema.Record:
+            with served.asked(_named(request)) as opened:
+                known = known_fields(asked, "a request to mark a cell", ("layer", "cell"), collections.FIELDS)
+                place = opened.run.cells.place(*cell_named(known))
+                changes = {name: known[name] for name in collections.FIELDS if name in known}
+                saved = collections.save(opened.run, place, changes).to_json()
+                return schema.SavedMarks(True, opened.run.cells.address(place), msgspec.convert(saved, schema.Marks))
+
+        return fresh(await run_in_threadpool(work))
+
+    async def collected(request: Request) -> Response:
+        asked = await _asked(request) if request.method == "POST" else None
+
+        def work() -> schema.Record:
+            with served.asked(_named(request)) as opened:
+                if asked is None:
+                    return opened.explorer.collections()
+                done = collections.merge(opened.run, asked)
+                return schema.SavedCollections(True, done.cells, done.changed)
+
+        return fresh(await run_in_threadpool(work))
+
+    async def parquet(request: Request) -> Response:
+        asked = await _asked(request)
+
+        def work() -> bytes:
+            with served.asked(_named(request)) as opened:
+                return opened.explorer.table.parquet(_converted(asked, schema.AskCells))
+
+        return attached(await run_in_threadpool(work), PARQUET)
+
     app = Starlette(
         routes=[
             Route("/", page),
@@ -114,10 +180,21 @@ def create(
             Route("/data/{path:path}", data),
             Route("/openapi.json", described),
             Route("/api/status", status),
-            Route("/api/prompt", prompt, methods=["POST"]),
-            Route("/api/edits", edits, methods=["POST"]),
+            Route("/api/coming", coming),
+            Route("/api/cells.parquet", parquet, methods=["POST"]),
+            Route("/api/prompt", asking(lambda live: live.prompt), methods=["POST"]),
+            Route("/api/prompt/ablation", asking(lambda live: live.ablation), methods=["POST"]),
+            Route("/api/prompt/layers", asking(lambda live: live.layers), methods=["POST"]),
+            Route("/api/prompt/python", asking(lambda live: live.python), methods=["POST"]),
+            Route("/api/try", asking(lambda live: live.try_key), methods=["POST"]),
+            Route("/api/nearest", nearest, methods=["POST"]),
+            Route("/api/generate", generate, methods=["POST"]),
+            Route("/api/edits", asking(lambda live: live.edits), methods=["POST"]),
+            Route("/api/edits/load", asking(lambda live: live.load_edits), methods=["POST"]),
             Route("/api/annotations", annotations, methods=["GET", "POST"]),
             Route("/api/notes", note, methods=["POST"]),
+            Route("/api/marks", marks, methods=["POST"]),
+            Route("/api/collections", collected, methods=["GET", "POST"]),
         ],
         middleware=[Middleware(GZipMiddleware, minimum_size=1000, compresslevel=4)],
         exception_handlers={
@@ -138,9 +215,13 @@ def warming(explorer: Explorer) -> Iterator[None]:
     the request that meets it again reports it."""
     ended = threading.Event()
     steps: list[Callable[[], object]] = [
-        partial(explorer.body, path) for path in ("run.json", "map.json", "layers/0.json", "cells/0/0.json")
+        partial(explorer.body, "run.json"),
+        explorer.maps.begin,
+        *(partial(explorer.body, path) for path in ("layers/0.json", "cells/0/0.json")),
     ]
     steps += [vega, partial(explorer.body, "figures.json")]
+    if explorer.second:
+        steps.append(partial(explorer.body, "comparison.json"))
 
     def work() -> None:
         with contextlib.suppress(KeyholeError, OSError):
@@ -203,6 +284,13 @@ def vega() -> bytes:
 def _named(request: Request) -> str | None:
     """The run that the request names, if it names one."""
     return request.headers.get(HEADER)
+
+
+def _converted(asked: dict[str, Any], kind: type[_Record]) -> _Record:
+    try:
+        return msgspec.convert(asked, kind)
+    except msgspec.ValidationError as error:
+        raise Refused(422, "wrong_value", f"{error}."[:300]) from None
 
 
 async def _asked(request: Request) -> dict[str, Any]:

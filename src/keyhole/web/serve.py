@@ -13,10 +13,10 @@ from urllib.parse import quote
 
 import uvicorn
 
+from ..analyses.beside import check
 from ..common.output import printable, say
 from ..errors import UsageError
 from ..store.run import Run
-from .beside import check_axis
 from .connection import LARGEST_HEADERS, Connection
 from .guard import Guard, token_for
 from .routes import create, warming
@@ -84,10 +84,11 @@ def serve(
     """Serve until Ctrl-C. A server that other machines can reach needs a token, which is part of the printed address.
 
     `model` and `trust_remote_code` are for prompts: a run that someone else made does not decide which model is loaded.
-    `beside` is a run with the same cells that is shown on every cell's page: another corpus, or a control.
+    `beside` is a run that is shown beside this one: on every page if it has the same cells (another corpus, a control), else on the
+    overview only.
     """
     if beside is not None:
-        check_axis(run, beside)
+        check(run, [beside])
     token = token_for(host, token)
     listening = bind(host, port)
     url = address(host, listening.getsockname()[1]) + (f"?token={quote(token, safe='')}" if token else "")

@@ -8,6 +8,7 @@ manifest is read again only if the file changed. Another run is opened only when
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import threading
 from collections.abc import Iterator
@@ -15,9 +16,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..analyses import measured
 from ..errors import KeyholeError, RunError
-from ..store import layout, manifest
+from ..store import layout, manifest, underway
 from ..store.run import Run
+from . import schema
 from .answers import Refused
 from .contract import Explorer
 from .live import Live, Load, Read
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 
 HEADER = "Keyhole-Run"
 """The request header with the checksum of the run for which a page was loaded."""
+VERSION = "Keyhole-Analyses"
+"""The header of an answer that says which analyses it was made from (`Opened.version`)."""
 Stamp = tuple[int, int, int, int] | None
 
 
@@ -47,6 +52,11 @@ class Opened:
     def checksum(self) -> str:
         return str(self.run.manifest["checksum"])
 
+    @property
+    def version(self) -> str:
+        """Another one if there are new analyses."""
+        return hashlib.blake2b(f"{self.checksum} {self.analyses}".encode(), digest_size=8).hexdigest()
+
 
 class Served:
     """The run that is served. Safe to use from many threads."""
@@ -62,13 +72,17 @@ class Served:
     ) -> None:
         self.path = run.path
         self.beside = beside
-        """the run that is shown beside it; it is left out if another run with other cells replaces this one"""
+        """the run that is shown beside it; opened again if it was replaced or analysed again"""
+        self._beside: tuple[Stamp, Stamp] = _stamps(beside)
+        """the versions of its manifest and analyses that are open, or that could not be opened"""
         self._manifest, self._analyses = run.path / "manifest.json", layout.analyses_file(run.path)
         self._lock = threading.Lock()
         self._known: tuple[Stamp, str] = (None, "")
         """the manifest that was read last, and its checksum"""
         self._failed: tuple[Stamp, Stamp] | None = None
         """versions of manifest and analyses that could not be opened: later requests do not try again"""
+        self._missing: tuple[str, list[str]] = ("", [])
+        """the analyses that a version lacks"""
         self._unusable = ""
         """why the run that replaced this one cannot be opened"""
         found, analyses = _stamp(self._manifest), _stamp(self._analyses)
@@ -101,6 +115,9 @@ class Served:
         with self._lock:
             found, analyses = self._check(named, "Nothing was saved."), _stamp(self._analyses)
             was = self._opened
+            if self.beside is not None and (versions := _stamps(self.beside)) != self._beside:
+                self._beside = versions
+                was = self._opened = self._with_beside_again(was, self.beside)
             if (found, analyses) not in ((was.manifest, was.analyses), self._failed):
                 self._failed = (found, analyses)
                 with contextlib.suppress(KeyholeError, OSError):  # the run that is open stays usable
@@ -109,6 +126,31 @@ class Served:
                         turn = was.turn + (found != was.manifest)
                         self._opened = Opened(run, self._explorer(run), was.live, found, analyses, turn)
             return self._opened
+
+    def coming(self, named: str | None) -> schema.Coming:
+        """What is being computed for the run. A request that names no run is never refused: a page asks again and again."""
+        try:
+            opened = self.now(named)
+        except Refused:
+            if named is not None:
+                raise
+            return schema.Coming("", False, [], 0, "", None, [])
+        if self._missing[0] != opened.version:
+            with contextlib.suppress(KeyholeError, OSError):  # the tables are being replaced: asked again later
+                self._missing = (opened.version, measured.missing(opened.run))
+        missing, found = self._missing[1], underway.read(self.path)
+        if found is None:
+            return schema.Coming(opened.version, False, [], 0, "", None, missing)
+        return schema.Coming(opened.version, True, list(found.steps), found.done, found.now, found.share, missing)
+
+    def _with_beside_again(self, was: Opened, beside: Run) -> Opened:
+        """With the run beside it as it is now. If that is gone or damaged, the one that is open stays."""
+        try:
+            self.beside = Run(beside.path)
+            return replace(was, explorer=self._explorer(was.run))
+        except (KeyholeError, OSError):
+            self.beside = beside
+            return was
 
     def still(self, opened: Opened) -> None:
         """Refuse a request during which the run was replaced or deleted, even if it is back by now."""
@@ -159,6 +201,12 @@ class Served:
                 found = str(manifest.read_manifest(self.path)["checksum"])
             self._known = (stamp, found)
         return self._known[1]
+
+
+def _stamps(run: Run | None) -> tuple[Stamp, Stamp]:
+    if run is None:
+        return None, None
+    return _stamp(run.path / "manifest.json"), _stamp(layout.analyses_file(run.path))
 
 
 def _stamp(file: Path) -> Stamp:

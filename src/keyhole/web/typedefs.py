@@ -1,4 +1,4 @@
-"""The types of schema.py in TypeScript, for the page's JavaScript to be checked against.
+"""The types of schema/ in TypeScript, for the page's JavaScript to be checked against.
 
     python -m keyhole.web.typedefs      writes web/types.d.ts
 
@@ -16,7 +16,7 @@ from msgspec import NODEFAULT, inspect
 from . import addresses
 
 FILE = Path(__file__).with_name("types.d.ts")
-HEAD = "// Made from schema.py: python -m keyhole.web.typedefs\n"
+HEAD = "// Made from schema/: python -m keyhole.web.typedefs\n"
 
 
 def typedefs() -> str:

@@ -2,7 +2,7 @@
 /** Annotations after the paper's protocol: which of a key's triggers share a pattern, what the pattern is, shallow or semantic. */
 import * as data from "./data.js";
 import { h, replace } from "./dom.js";
-import { forget, keep, recall } from "./memory.js";
+import { forget, keep, names, recall } from "./memory.js";
 import { annotateHref, failure, line } from "./parts.js";
 import { counted, fnv1a, number, visible } from "./text.js";
 
@@ -10,16 +10,17 @@ const NAME = "keyhole.annotator";
 const LAYER = "keyhole.annotate.layer";
 const TRIES = 2000;
 
-/** @typedef {{patterns: data.Pattern[], active: number}} Draft */
+/** @typedef {{patterns: data.Pattern[], active: number}} Draft what is being said of a key */
+/** @typedef {Draft & {layer?: number, cell?: number, annotator?: string}} Kept a draft as this browser keeps it until it is saved */
 
 /** @param {import("./app.js").Place} place */
 export async function render({ run, layer, cell }) {
   if (!run.live) return { title: "Annotate", body: absent() };
   const name = recall(NAME) ?? "";
-  if (!new RegExp(`^${run.annotating.name}$`).test(name))
+  if (!new RegExp(`^${run.annotating.name}$`, "u").test(name))
     return { title: "Annotate", body: h("div", {}, h("h1", {}, "Annotate"), intro(run), who(run, layer, cell)) };
   const { annotations } = await data.annotations();
-  const mine = annotations.filter((each) => each.annotator === name);
+  const mine = annotations.filter((each) => same(each.annotator) === same(name));
   if (layer < 0) {
     const next = await choose(run, mine, chosenLayer());
     if (next) location.replace(annotateHref(next.layer, next.cell));
@@ -67,6 +68,12 @@ function intro(run) {
   );
 }
 
+/** Two names are one person's if this is equal, as in common/names.py. @param {string} name */
+const same = (name) => name.toLowerCase().normalize("NFC");
+
+/** What the names of this run's drafts begin with. @param {data.Run} run */
+const drafts = (run) => `keyhole.draft.${run.checksum}.`;
+
 /** The layer that the reader chose to annotate; −1: all. */
 function chosenLayer() {
   const kept = recall(LAYER);
@@ -103,10 +110,11 @@ function who(run, layer, cell) {
     id: "annotator",
     type: "text",
     value: recall(NAME) ?? "",
-    autocomplete: "off",
+    autocomplete: "name",
     required: true,
-    pattern: run.annotating.name,
-    title: "letters from a to z, digits, - and _, at most 40",
+    oninput: () => field.setCustomValidity(""),
+    maxlength: 60,
+    title: "up to 60 characters of any script, the first a letter, a digit or an emoji; no slash",
   });
   const pick = h(
     "select",
@@ -118,7 +126,11 @@ function who(run, layer, cell) {
   );
   const start = /** @param {Event} event */ (event) => {
     event.preventDefault();
-    keep(NAME, field.value.toLowerCase());
+    const name = field.value.trim().replace(/\s+/gu, " ").normalize("NFC");
+    const fits = new RegExp(`^${run.annotating.name}$`, "u").test(name) && same(name) !== "rules";
+    field.setCustomValidity(fits ? "" : `Take another name: ${field.title}. “rules” stands for patterns that were computed.`);
+    if (!field.reportValidity()) return;
+    keep(NAME, name);
     keep(LAYER, pick.value);
     const to = layer >= 0 ? annotateHref(layer, cell) : "#/annotate";
     if (location.hash === to) window.dispatchEvent(new HashChangeEvent("hashchange"));
@@ -143,15 +155,24 @@ function who(run, layer, cell) {
  */
 function desk(run, cell, name, mine) {
   const { least, kinds } = run.annotating;
-  const kept = `keyhole.draft.${run.checksum}.${cell.address}.${name}`;
+  const kept = `${drafts(run)}${cell.address}.${same(name)}`;
   const before = mine.findLast((each) => each.layer === cell.layer && each.cell === cell.cell);
-  const draft = read(kept) ?? { patterns: structuredClone(before?.patterns ?? []), active: 0 };
+  const left = read(kept);
+  /** @type {Draft} */
+  const draft = left
+    ? { patterns: left.patterns, active: left.active }
+    : { patterns: structuredClone(before?.patterns ?? []), active: 0 };
   if (!draft.patterns.length) draft.patterns.push(empty());
   const triggers = h("ol", { class: "marks" });
   const side = h("div", { class: "patterns" });
-  const said = h("p", { role: "status", class: "small" });
+  const said = h(
+    "p",
+    { role: "status", class: "small" },
+    left && "This is your draft. It is not saved yet: it stays in this browser until you save it.",
+  );
 
-  const store = () => keep(kept, JSON.stringify(draft));
+  const store = () =>
+    keep(kept, JSON.stringify({ ...draft, layer: cell.layer, cell: cell.cell, annotator: same(name) }));
 
   function drawTriggers() {
     replace(
@@ -356,6 +377,7 @@ function desk(run, cell, name, mine) {
         `: ${counted(done, "key")} annotated, ${inLayer} in layer ${data.axis.label(cell.layer)}${before ? "; this one among them" : ""}`,
       ),
     ),
+    others(run, name, kept),
     h("details", {}, h("summary", {}, "Instructions and your name"), intro(run), who(run, -1, -1)),
     cell.triggers.length < least
       ? h(
@@ -385,7 +407,31 @@ const empty = () => ({ triggers: [], description: "", kind: "shallow" });
 /** @param {number} at */
 const letter = (at) => String.fromCharCode(65 + (at % 26));
 
-/** A draft that this browser kept. @param {string} kept @returns {Draft | null} */
+/** Links to the other keys of which this annotator has a draft. @param {data.Run} run @param {string} name @param {string} but */
+function others(run, name, but) {
+  const found = names(drafts(run))
+    .filter((kept) => kept !== but)
+    .flatMap((kept) => {
+      const { layer = -1, cell = -1, annotator } = read(kept) ?? {};
+      return annotator === same(name) && cell >= 0 && cell < (data.axis.layers[layer] ? data.axis.size(layer) : 0)
+        ? [{ layer, cell }]
+        : [];
+    });
+  return (
+    found.length > 0 &&
+    h(
+      "p",
+      { class: "soft small drafts" },
+      "Drafts of yours that are not saved yet: ",
+      found.flatMap(({ layer, cell }, i) => [
+        i ? ", " : "",
+        h("a", { href: annotateHref(layer, cell) }, data.axis.address(layer, cell)),
+      ]),
+    )
+  );
+}
+
+/** A draft that this browser kept. @param {string} kept @returns {Kept | null} */
 function read(kept) {
   try {
     const draft = JSON.parse(recall(kept) ?? "null");

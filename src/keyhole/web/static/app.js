@@ -1,14 +1,17 @@
 // @ts-check
 /** The page's frame: routes, title, focus, keyboard, help. Each page is drawn by a module of its own. */
 import { link, parse } from "./cells.js";
+import { drawn, held, watch } from "./coming.js";
 import * as data from "./data.js";
 import { h, replace } from "./dom.js";
+import { PAPER } from "./glossary.js";
+import { ABSENT } from "./part.js";
 import { annotateHref, failure } from "./parts.js";
 import { visible } from "./text.js";
 
 /**
- * @typedef {{run: data.Run, layer: number, cell: number, query: URLSearchParams, signal: AbortSignal}} Place
- *   where the reader is; the signal aborts when they leave
+ * @typedef {{run: data.Run, layer: number, cell: number, query: URLSearchParams, signal: AbortSignal, moved: typeof moved}} Place
+ *   where the reader is; the signal aborts when they leave; `moved` is for a page that changes its own address
  * @typedef {{title: string, body: Node}} Page
  */
 
@@ -16,10 +19,13 @@ import { visible } from "./text.js";
 const PAGES = {
   overview: () => import("./overview.js"),
   layer: () => import("./layer.js"),
+  cells: () => import("./table.js"),
   cell: () => import("./cell.js"),
   search: () => import("./search.js"),
   prompt: () => import("./prompt.js"),
   annotate: () => import("./annotate.js"),
+  collections: () => import("./collections.js"),
+  glossary: () => import("./glossary.js"),
 };
 
 /** @param {string} id */
@@ -30,6 +36,8 @@ let leaving = new AbortController();
 /** @type {{page: string, layer: number, cell: number}} */
 let here = { page: "", layer: 0, cell: 0 };
 let entry = 0;
+/** Whether new analyses are looked for. */
+let watching = false;
 
 /**
  * `#/L12/345?x=y` → page, address, query.
@@ -45,9 +53,14 @@ function route(hash) {
   return { page: path === "" ? "overview" : path, address: null, query };
 }
 
-/** @param {boolean} first */
-async function show(first) {
+/**
+ * Draw the page that the address names.
+ * @param {boolean} first
+ * @param {boolean} [again] the same page as before, from new data: it stays where it was scrolled to
+ */
+async function show(first, again = false) {
   scrolled.set(entry, window.scrollY);
+  const focused = main.contains(document.activeElement);
   const seen = history.state?.entry;
   entry = seen ?? Date.now() + Math.random();
   if (seen === undefined) history.replaceState({ entry }, "");
@@ -55,12 +68,15 @@ async function show(first) {
   const leave = (leaving = new AbortController());
   const { page: name, address, query } = route(location.hash);
   here = { page: name, layer: -1, cell: -1 };
-  const slow = setTimeout(() => leave.signal.aborted || main.setAttribute("aria-busy", "true"), 150);
-  /** @type {Page} */
+  data.begin();
+  const slow = setTimeout(() => leave.signal.aborted || again || main.setAttribute("aria-busy", "true"), 150);
+  /** @type {Page | null} */
   let page;
   let model = "";
   try {
     const run = await data.run();
+    if (run.live && !watching) watch(() => show(false, true));
+    watching = run.live;
     model = run.model.name;
     frame(run, name);
     const load = Object.hasOwn(PAGES, name) ? PAGES[name] : null;
@@ -69,7 +85,8 @@ async function show(first) {
     if (address && !at) throw new data.Failure(data.axis.missing(address));
     const { layer, cell } = at ?? { layer: -1, cell: -1 };
     if (!leave.signal.aborted) here = { page: name, layer, cell };
-    page = await (await load()).render({ run, layer, cell, query, signal: leave.signal });
+    page = at && absent(layer, cell);
+    page ??= await (await load()).render({ run, layer, cell, query, signal: leave.signal, moved });
   } catch (error) {
     if (!(error instanceof data.Failure)) console.error(error);
     page = {
@@ -88,11 +105,50 @@ async function show(first) {
   if (leave.signal.aborted) return;
   main.removeAttribute("aria-busy");
   document.title = [page.title, model, "Keyhole"].filter(Boolean).map(visible).join(" · ");
+  const stay = again ? held(main, leave.signal) : null;
   replace(main, page.body);
+  drawn(name);
   window.scrollTo(0, scrolled.get(entry) ?? 0);
+  stay?.();
   const heading = main.querySelector("h1");
   heading?.setAttribute("tabindex", "-1");
-  if (!first && !main.contains(document.activeElement)) heading?.focus({ preventScroll: true });
+  if (!first && (focused || !again) && !main.contains(document.activeElement)) heading?.focus({ preventScroll: true });
+}
+
+/**
+ * The page of a cell, or a layer, that was left out of an export; null if it is there.
+ * @param {number} layer
+ * @param {number} cell
+ * @returns {Page | null}
+ */
+function absent(layer, cell) {
+  const { axis, part } = data;
+  if (!part || (cell < 0 ? part.hasLayer(layer) : part.has({ layer, cell }))) return null;
+  const name = cell < 0 ? `Layer ${axis.label(layer)}` : axis.address(layer, cell);
+  const first = part.at(0);
+  return {
+    title: name,
+    body: h(
+      "div",
+      {},
+      h("h1", {}, name),
+      h("p", { class: "missing" }, `${name} is ${ABSENT}, which has ${visible(part.said)}.`),
+      h("p", {}, h("a", { href: axis.href(first.layer, first.cell) }, `Go to ${axis.address(first.layer, first.cell)}`), ", its first cell."),
+    ),
+  };
+}
+
+/**
+ * Note that the page changed its own address: a step that the reader can go back, with the page as it is.
+ * @param {string} hash
+ * @param {boolean} instead the present address was not complete: it is replaced
+ */
+function moved(hash, instead) {
+  if (hash === location.hash) return;
+  if (instead) return history.replaceState({ entry }, "", hash);
+  scrolled.set(entry, window.scrollY);
+  entry = Date.now() + Math.random();
+  history.pushState({ entry }, "", hash);
 }
 
 /**
@@ -122,10 +178,12 @@ function frame(run, page) {
     /** @type {[string, string, string][]} */
     const links = [
       ["overview", "#/", "Overview"],
-      ["layer", data.axis.href(0), "Layers"],
+      ["layer", data.axis.href(data.layersShown()[0]), "Layers"],
+      ["cells", "#/cells", "Cells"],
       ["search", "#/search", "Search"],
       ["prompt", "#/prompt", "Prompt"],
       ["annotate", "#/annotate", "Annotate"],
+      ["collections", "#/collections", "Collections"],
     ];
     replace(
       header,
@@ -137,19 +195,28 @@ function frame(run, page) {
       ),
       h("form", { role: "search", class: "find", onsubmit: ask }, field),
       h("button", { type: "button", class: "quiet", onclick: random, title: "A random cell (r)" }, "Random cell"),
+      h("a", { class: "words", href: "#/glossary", title: "What the words mean" }, "Glossary"),
       h(
         "button",
         { type: "button", class: "quiet round", onclick: help, "aria-label": "Keyboard help", title: "Keyboard (?)" },
         "?",
       ),
     );
+    if (data.part)
+      header.after(h("p", { class: "part soft small" }, `This export has ${visible(data.part.said)}. Other cells are not listed or found.`));
     replace(
       byId("footer"),
       h(
         "p",
         {},
         `Keyhole ${run.keyhole}: the feed-forward layers of a transformer, read as key-value memories, after Geva et al. (2021), `,
-        h("cite", {}, "Transformer Feed-Forward Layers Are Key-Value Memories"),
+        h(
+          "a",
+          { href: PAPER, rel: "noreferrer", target: "_blank" },
+          h("cite", {}, "Transformer Feed-Forward Layers Are Key-Value Memories"),
+        ),
+        ". What the words mean: ",
+        h("a", { href: "#/glossary" }, "glossary"),
         ".",
       ),
     );
@@ -186,12 +253,13 @@ function stand(code) {
 
 async function random() {
   await data.run();
-  const layer = Math.floor(Math.random() * data.axis.depth);
+  const { axis, part } = data;
+  const any = () => Math.floor(Math.random() * (part?.about.cells ?? axis.length));
+  let { layer, cell } = part?.at(any()) ?? axis.split(any());
   const columns = (await data.layer(layer).catch(() => null))?.columns;
-  let cell = 0;
-  for (let tries = 0; tries < 50; tries++) {
-    cell = Math.floor(Math.random() * data.axis.size(layer));
-    if (!columns?.dead[cell]) break;
+  for (let tries = 0; tries < 50 && columns?.dead[cell]; tries++) {
+    const other = Math.floor(Math.random() * axis.size(layer));
+    if (data.has(layer, other)) cell = other;
   }
   location.hash = here.page === "annotate" ? annotateHref(layer, cell) : data.axis.href(layer, cell);
 }
@@ -201,11 +269,18 @@ async function step(by) {
   await data.run();
   const { axis } = data;
   if (here.layer < 0) return;
-  if (here.page === "layer") location.hash = axis.href((here.layer + by + axis.depth) % axis.depth);
+  if (here.page === "layer") location.hash = axis.href(data.layerStep(here.layer, by));
   else if (here.page === "cell") {
-    const next = axis.step(here, by);
+    const next = data.step(here, by);
     location.hash = axis.href(next.layer, next.cell);
   }
+}
+
+/** Star the cell that is shown: while another one is being loaded, the key does nothing. */
+function star() {
+  if (here.page !== "cell") return;
+  const button = main.querySelector(`.collecting [data-star="${data.axis.address(here.layer, here.cell)}"]`);
+  if (button instanceof HTMLButtonElement) button.click();
 }
 
 function help() {
@@ -214,6 +289,7 @@ function help() {
   const keys = [
     [["j", "→"], "next cell, or layer"],
     [["k", "←"], "previous cell, or layer"],
+    [["s"], "star the cell, or take its star away"],
     [["r"], "a random cell"],
     [["/"], "search"],
     [["g"], "the overview"],
@@ -266,6 +342,7 @@ const KEYS = {
   ArrowRight: () => void step(1),
   k: () => void step(-1),
   ArrowLeft: () => void step(-1),
+  s: star,
   r: () => void random(),
   g: () => void (location.hash = "#/"),
   "/": () => byId("find").focus(),

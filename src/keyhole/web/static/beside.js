@@ -23,6 +23,14 @@ const PROMOTED = 6;
 export function inOther(run, layer, cell, list) {
   const { beside } = run;
   if (!beside) return null;
+  if (beside.why)
+    return h(
+      "p",
+      { class: "soft small" },
+      "Beside this run: ",
+      h("bdi", {}, visible(beside.name)),
+      `. ${visible(beside.why)}`,
+    );
   const place = h("div", {}, h("p", { class: "soft" }, "Loading …"));
   data
     .beside(layer, cell)

@@ -1,23 +1,30 @@
 // @ts-check
 /** A cell: its key on the left, its value on the right; below, similar cells and what people wrote about it. */
+import { belowTop } from "./below.js";
 import { inOther } from "./beside.js";
+import { collecting } from "./collect.js";
+import { notYet } from "./coming.js";
 import * as data from "./data.js";
 import { h, replace } from "./dom.js";
 import { histogram } from "./histogram.js";
 import { gate, labels } from "./kinds.js";
+import { marked } from "./marks.js";
 import { keep, recall } from "./memory.js";
 import { written } from "./notes.js";
-import { bar, cellLink, label, line, preview, saidList, telling, token } from "./parts.js";
+import { cellLink, label, preview, saidList, telling, token } from "./parts.js";
 import { missing, patterns } from "./patterns.js";
-import { counted, even, number, percent, size, whole } from "./text.js";
+import { counted, number, percent, size, whole } from "./text.js";
+import { list, showWhole } from "./triggers.js";
+import { trial } from "./try.js";
 
 const SHOWN = 12;
 const TRIGGERS = 25;
 const PREVIEWS = 4;
 const ALIGNED = "keyhole.aligned";
+const LOWER = "keyhole.below";
 
 /** @param {import("./app.js").Place} place */
-export async function render({ run, layer, cell, signal }) {
+export async function render({ run, layer, cell, query, signal }) {
   const [found, kinds] = await Promise.all([data.cell(layer, cell), data.kinds()]);
   const value = h("section", { class: "column valueside", "aria-label": "Value" });
   const keys = h("section", { class: "column keyside", "aria-label": "Key" });
@@ -61,12 +68,14 @@ export async function render({ run, layer, cell, signal }) {
         h("h1", {}, found.address, h("span", { class: "of" }, ` layer ${data.axis.label(layer)} of ${data.axis.depth}`)),
         steps(layer, cell),
       ),
+      collecting(layer, cell, run, signal),
       h("p", { class: "lead" }, summary(found)),
       labels(found, kinds),
       gate(found),
+      trial(found, run, query, signal),
       h(
         "div",
-        { class: run.beside ? "two even" : "two" },
+        { class: run.beside && !run.beside.why ? "two even" : "two" },
         keys,
         h(
           "div",
@@ -87,6 +96,7 @@ export async function render({ run, layer, cell, signal }) {
             found.similar_values,
             (cosine) => number(cosine, 2),
             signal,
+            run.lens ? "None." : notYet("Not read yet", "Read them"),
           ),
           similar(
             "Similar keys",
@@ -106,7 +116,7 @@ function steps(layer, cell) {
   const { axis } = data;
   /** @param {number} by */
   const href = (by) => {
-    const to = axis.step({ layer, cell }, by);
+    const to = data.step({ layer, cell }, by);
     return axis.href(to.layer, to.cell);
   };
   return h(
@@ -124,11 +134,11 @@ function summary(cell) {
   const said = cell.values[0];
   if (cell.dead)
     return [h("b", {}, "Dead: "), `no prefix of the corpus makes this key fire (${whole(stats.n)} were tried).`];
-  const strongest = Math.max(size(stats.max), size(stats.min));
-  const fires =
-    stats.active === null
-      ? `At its strongest, its coefficient is ${number(strongest / (stats.rms ?? NaN), 2)} times its root mean square over ${whole(stats.n)} prefixes. `
-      : `Fires on ${percent(stats.active / stats.n)} of ${whole(stats.n)} prefixes. `;
+  const { firing } = stats;
+  const often = firing
+    ? `Its coefficient is above a tenth of its largest on ${percent(firing.share)} of prefixes (95 % interval ${percent(firing.lo)} to ${percent(firing.hi)}; ${whole(firing.n)} sampled). `
+    : "";
+  const fires = `${often}At its strongest it is ${number(stats.peak, 2)} times its root mean square. `;
   if (!said) return [fires];
   const { named } = telling(cell.triggers, new Set(said.promoted.map(([piece]) => piece)));
   const most = [fires, "Its value promotes ", token(said.promoted[0][0]), " most"];
@@ -148,19 +158,22 @@ function keySide(cell, run, said) {
   const largest = Math.max(...[...cell.triggers, ...cell.negative].map((trigger) => Math.abs(trigger.c)), 1e-9);
   const shaded = cell.triggers.concat(cell.negative).some((trigger) => trigger.shade !== null);
   const box = h("div", { class: "triggers" });
+  const lower = h("div", { class: "triggers" });
   const ways = [
     h("button", { type: "button", onclick: () => align(true) }, "lined up"),
     h("button", { type: "button", onclick: () => align(false) }, "whole"),
   ];
   /** @param {boolean} aligned */
   const align = (aligned) => {
-    box.classList.toggle("aligned", aligned);
+    for (const each of [box, lower]) {
+      each.classList.toggle("aligned", aligned);
+      showWhole(each, !aligned);
+    }
     ways.forEach((way, i) => way.setAttribute("aria-pressed", String((i === 0) === aligned)));
     keep(ALIGNED, aligned ? "yes" : "no");
   };
-  align(recall(ALIGNED) !== "no");
-  const triggers = list(cell.triggers, largest, narrow() ? 8 : TRIGGERS, said?.promoted);
-  const negative = list(cell.negative, largest, narrow() ? 4 : 8, said?.demoted);
+  const triggers = list(cell.triggers, largest, narrow() ? 8 : TRIGGERS, said?.promoted, run);
+  const negative = list(cell.negative, largest, narrow() ? 4 : 8, said?.demoted, run);
   replace(
     box,
     triggers,
@@ -177,14 +190,26 @@ function keySide(cell, run, said) {
       ...negative,
     ],
   );
-  return [
-    h(
-      "div",
-      { class: "sidehead" },
-      h("h2", { class: "key" }, "Key"),
-      h("p", { class: "soft small" }, "the texts that make it fire"),
-      h("div", { class: "switch ways", role: "group", "aria-label": "Show the texts" }, ways),
-    ),
+  const above = h("div");
+  /** @type {HTMLButtonElement[]} */
+  const parts = [
+    h("button", { type: "button", onclick: () => choose(false) }, "triggers"),
+    h("button", { type: "button", onclick: () => choose(true) }, "below the top"),
+  ];
+  /** @param {boolean} below */
+  const choose = (below) => {
+    keep(LOWER, below ? "yes" : "no");
+    part(below);
+  };
+  /** @param {boolean} below */
+  const part = (below) => {
+    above.hidden = below;
+    lower.hidden = !below;
+    parts.forEach((button, i) => button.setAttribute("aria-pressed", String((i === 1) === below)));
+    if (below && !lower.firstChild) void belowTop(lower, cell, run, largest);
+  };
+  replace(
+    above,
     cell.triggers.length > 0 &&
       h("section", { "aria-labelledby": "patterns-title" }, h("h3", { id: "patterns-title" }, "Patterns"), waits(cell, run, 1, triggers)),
     cell.triggers.length > 0 || cell.negative.length > 0 ? legend(shaded) : null,
@@ -197,10 +222,22 @@ function keySide(cell, run, said) {
       : h(
           "p",
           { class: "soft small" },
-          "Tokens are not shaded: ",
-          h("code", {}, "keyhole analyze RUN"),
-          " fills in their coefficients.",
+          notYet("Tokens are not shaded yet", "Shade them"),
         ),
+  );
+  align(recall(ALIGNED) !== "no");
+  part(!cell.dead && recall(LOWER) === "yes");
+  return [
+    h(
+      "div",
+      { class: "sidehead" },
+      h("h2", { class: "key" }, "Key"),
+      h("p", { class: "soft small" }, "the texts that make it fire"),
+      !cell.dead && h("div", { class: "switch parts", role: "group", "aria-label": "Which texts" }, parts),
+      h("div", { class: "switch ways", role: "group", "aria-label": "Show the texts" }, ways),
+    ),
+    above,
+    lower,
   ];
 }
 
@@ -233,41 +270,6 @@ function legend(shaded) {
 
 const narrow = () => matchMedia("(max-width: 44rem)").matches;
 
-/** @param {data.Trigger[]} triggers @param {number} largest @param {number} shown @param {data.Said[] | undefined} said */
-function list(triggers, largest, shown, said) {
-  const promoted = new Set(said?.map(([piece]) => piece));
-  const items = triggers.map((trigger, i) =>
-    h(
-      "li",
-      { hidden: i >= shown, class: trigger.c < 0 ? "below" : null },
-      h(
-        "span",
-        { class: "coefficient" },
-        h("span", { class: "num" }, even(trigger.c)),
-        bar(Math.abs(trigger.c) / largest, trigger.c < 0 ? "chill" : "fire"),
-      ),
-      line(trigger, { largest, top: said?.[0]?.[0], promoted }),
-      trigger.count > 1
-        ? h("span", { class: "count", title: "how often this prefix occurs" }, `×${whole(trigger.count)}`)
-        : null,
-    ),
-  );
-  const more = h(
-    "button",
-    {
-      type: "button",
-      class: "more",
-      hidden: triggers.length <= shown,
-      onclick: () => {
-        items.forEach((item) => (item.hidden = false));
-        more.remove();
-      },
-    },
-    `all ${triggers.length}`,
-  );
-  return [h("ol", { class: "triggerlist" }, items), more];
-}
-
 // The value
 
 /** @param {data.Cell} cell @param {data.Run} run @param {data.Value | undefined} said @param {HTMLElement | null} lenses */
@@ -282,7 +284,7 @@ function valueSide(cell, run, said, lenses) {
   if (!said)
     return [
       head,
-      h("p", { class: "missing" }, "The values are not read yet. Read them: ", h("code", {}, "keyhole analyze RUN")),
+      h("p", { class: "missing" }, notYet("The value is not read yet", "Read it")),
     ];
   const side = run.model.gated ? "other" : "negative";
   const largest = Math.max(...[...said.promoted, ...said.demoted].map(([, logit]) => size(logit)), 1e-9);
@@ -298,13 +300,13 @@ function valueSide(cell, run, said, lenses) {
         "div",
         {},
         h("h3", {}, "Promoted"),
-        saidList(said.promoted, { kind: "say", largest, shown: SHOWN, mark: follow(cell.triggers) }),
+        saidList(said.promoted, { kind: "say", largest, shown: SHOWN, mark: follow(cell.triggers), link: true }),
       ),
       h(
         "div",
         {},
         h("h3", {}, "Demoted"),
-        saidList(said.demoted, { kind: "unsay", largest, shown: SHOWN, mark: follow(cell.negative) }),
+        saidList(said.demoted, { kind: "unsay", largest, shown: SHOWN, mark: follow(cell.negative), link: true }),
       ),
     ),
     h(
@@ -346,15 +348,16 @@ function agreement(agreement, one, many) {
  * @param {[string, number | null][]} cells
  * @param {(measure: number | null) => string} say
  * @param {AbortSignal} signal
+ * @param {string | Node[]} none what is said if there are none
  */
-function similar(title, what, cells, say, signal) {
+function similar(title, what, cells, say, signal, none = "None.") {
   const id = `${title.toLowerCase().replace(" ", "-")}-title`;
   return h(
     "section",
     { "aria-labelledby": id },
     h("h2", { id }, title),
     h("p", { class: "soft small" }, what),
-    cells.length === 0 && h("p", { class: "soft" }, "None."),
+    cells.length === 0 && h("p", { class: "soft" }, none),
     h(
       "ul",
       { class: "alike" },
@@ -378,8 +381,8 @@ function similar(title, what, cells, say, signal) {
   );
 }
 
-/** @param {string} where */
+/** A cell with its marks. @param {string} where */
 function link(where) {
-  const at = data.axis.find(where);
-  return cellLink(at.layer, at.cell);
+  const { layer, cell } = data.axis.find(where);
+  return h("span", {}, cellLink(layer, cell), " ", marked(layer, cell));
 }

@@ -8,15 +8,15 @@ import { number, percent } from "./text.js";
 /** @typedef {{kinds: Kind[], labels: Uint16Array}} Kinds labels: per place of a cell, bit i says whether it is of kind i */
 
 /**
- * Whether a cell is of a kind; of any kind if none is named.
+ * Whether a cell is of a kind; of any kind if none is named. No cell is that is not in an export of a part.
  * @param {Kinds} found
  * @param {string} name
  * @returns {(layer: number, cell: number) => boolean}
  */
 export function of(found, name) {
   const bit = found.kinds.findIndex((kind) => kind.name === name);
-  if (bit < 0) return () => true;
-  return (layer, cell) => Boolean((found.labels[data.axis.place(layer, cell)] >> bit) & 1);
+  if (bit < 0) return data.has;
+  return (layer, cell) => data.has(layer, cell) && Boolean((found.labels[data.axis.place(layer, cell)] >> bit) & 1);
 }
 
 /**

@@ -1,13 +1,12 @@
 // @ts-check
-/** A layer: its cells as a table. Only the rows in view are in the page, so that thousands scroll smoothly. */
+/** A layer: its cells as a table. */
+import * as beside from "./beside-layer.js";
 import * as data from "./data.js";
-import { h, replace } from "./dom.js";
+import { h } from "./dom.js";
 import * as kinds from "./kinds.js";
-import { bar, cellLink, token } from "./parts.js";
+import { cellLink, token } from "./parts.js";
+import { agreement, Rows, tail } from "./rows.js";
 import { counted, even, number, percent, visible, whole } from "./text.js";
-
-const ROW = 40;
-const SPARE = 8;
 
 /**
  * @typedef {data.Columns & {pattern: Record<string, string>}} Columns with the labels of the cells
@@ -34,20 +33,20 @@ const COLUMNS = [
     show: (c, i) => (c.pattern[i] === undefined ? "" : h("bdi", { title: visible(c.pattern[i]) }, visible(c.pattern[i]))),
   },
   {
-    name: "active",
+    name: "firing",
     title: "Fires on",
-    explain: "share of prefixes with a coefficient above zero",
+    explain: "share of sampled prefixes with a coefficient above a tenth of the cell’s largest",
     kind: "num",
-    key: (c, i) => c.active?.[i] ?? null,
-    show: (c, i) => percent(c.active?.[i]),
+    key: (c, i) => c.firing?.[i] ?? null,
+    show: (c, i) => percent(c.firing?.[i]),
   },
   {
     name: "peak",
     title: "Peak",
     explain: "the strongest coefficient per root mean square: how far it stands out",
-    kind: "num",
-    key: (c, i) => c.peak?.[i] ?? null,
-    show: (c, i) => `${number(c.peak?.[i], 2)} ×`,
+    kind: "num wide",
+    key: (c, i) => c.peak[i],
+    show: (c, i) => `${number(c.peak[i], 2)} ×`,
   },
   {
     name: "max",
@@ -71,7 +70,7 @@ const COLUMNS = [
     explain: "the end of the prefix that fires the key most; sorted by its last token",
     kind: "text",
     key: (c, i) => c.last[i]?.trim().toLowerCase() ?? null,
-    show: trigger,
+    show: (c, i) => tail(c.trigger[i], c.last[i]),
   },
   {
     name: "next",
@@ -103,7 +102,7 @@ const COLUMNS = [
     explain: "share of its triggers followed by the value’s top token",
     kind: "num agree",
     key: (c, i) => c.agreement?.[i] ?? null,
-    show: agreement,
+    show: (c, i) => agreement(c.agreement?.[i] ?? null),
   },
   {
     name: "max_prob",
@@ -115,38 +114,19 @@ const COLUMNS = [
   },
 ];
 
-/** @param {data.Columns} c @param {number} i */
-function trigger(c, i) {
-  const whole = c.trigger[i];
-  const last = c.last[i];
-  if (whole === null || last === null) return h("span", { class: "soft" }, "dead: never fires");
-  const before = whole.endsWith(last) ? whole.slice(0, whole.length - last.length) : whole;
-  const spaced = last.startsWith(" ") && last.trim() !== "";
-  return h(
-    "span",
-    { class: "tail" },
-    h("bdi", {}, h("span", {}, visible(before) + (spaced ? " " : ""))),
-    h("bdi", {}, h("span", { class: "last" }, visible(spaced ? last.slice(1) : last))),
-  );
-}
-
-/** @param {data.Columns} c @param {number} i */
-function agreement(c, i) {
-  const share = c.agreement?.[i] ?? null;
-  return share
-    ? h("span", { class: "agreement" }, bar(share, "say"), percent(share))
-    : share === null
-      ? "–"
-      : h("span", { class: "soft" }, "0 %");
-}
-
 /** @param {import("./app.js").Place} place */
 export async function render({ run, layer, query, signal }) {
   const { axis } = data;
-  const [read, labels, labelled] = await Promise.all([data.layer(layer), data.labels(layer), data.kinds()]);
+  const [read, labels, labelled, other] = await Promise.all([
+    data.layer(layer),
+    data.labels(layer),
+    data.kinds(),
+    run.beside && !run.beside.why ? data.overlaps(layer) : null,
+  ]);
   const columns = { ...read.columns, pattern: labels };
-  const absent = [run.model.gated ? "active" : "peak", ...(data.patterned ? [] : ["pattern"])];
-  const chosen = COLUMNS.filter(({ name }) => !absent.includes(name));
+  const absent = [...(run.shading ? [] : ["firing"]), ...(data.patterned ? [] : ["pattern"])];
+  const own = COLUMNS.filter(({ name }) => !absent.includes(name));
+  const chosen = other ? [...own, ...beside.columns(other)] : own;
   const count = columns.max.length;
   const searched = Array.from({ length: count }, (_, i) =>
     [columns.trigger[i] ?? "", columns.next[i] ?? "", ...(columns.promotes?.[i] ?? []), labels[i] ?? ""].join("\n").toLowerCase(),
@@ -164,32 +144,25 @@ export async function render({ run, layer, query, signal }) {
   let rows = [];
 
   const said = h("p", { class: "soft", role: "status" });
-  const body = h("tbody");
-  const heads = chosen.map((column) =>
-    h(
-      "th",
-      { scope: "col", class: column.kind, "aria-sort": "none" },
-      h("button", { type: "button", title: column.explain, onclick: () => order(column.name) }, column.title),
-    ),
-  );
-  const table = h(
-    "table",
-    { class: data.patterned ? "cells patterned" : "cells", "aria-rowcount": count + 1, "aria-label": `Cells of layer ${axis.label(layer)}` },
-    h("thead", {}, h("tr", { "aria-rowindex": 1 }, heads)),
-    body,
-  );
-  const box = h(
-    "div",
-    { class: "scroll cellbox", tabindex: 0, role: "region", "aria-label": "Table of cells, scrolls" },
-    table,
-  );
+  const shown = new Rows({
+    label: `Cells of layer ${axis.label(layer)}`,
+    kind: ["cells", data.patterned && "patterned", other && "compared"].filter(Boolean).join(" "),
+    heads: chosen,
+    row: (i) => ({
+      href: axis.href(layer, rows[i]),
+      class: columns.dead[rows[i]] ? "dead" : null,
+      cells: chosen.map((column) => column.show(columns, rows[i], layer)),
+    }),
+    order,
+    signal,
+  });
 
   /** @param {string} name */
   function order(name) {
     const numeric = chosen.find((column) => column.name === name)?.kind.startsWith("num") ?? false;
     if (state.sort === name) state.down = !state.down;
     else Object.assign(state, { sort: name, down: numeric });
-    box.scrollTop = 0;
+    shown.top();
     arrange(true);
   }
 
@@ -216,14 +189,9 @@ export async function render({ run, layer, query, signal }) {
       if (x === null || y === null) return Number(x === null) - Number(y === null) || a - b; // unknown values come last in both orders
       return (x < y ? -sign : x > y ? sign : 0) || a - b;
     });
-    heads.forEach((head, i) =>
-      head.setAttribute("aria-sort", chosen[i].name !== state.sort ? "none" : state.down ? "descending" : "ascending"),
-    );
-    table.setAttribute("aria-rowcount", String(rows.length + 1));
     said.textContent =
       rows.length === count ? counted(count, "cell") : `${whole(rows.length)} of ${counted(count, "cell")}`;
-    drawn = [-1, -1];
-    draw();
+    shown.update(rows.length, state.sort, state.down);
     if (remember) history.replaceState(history.state, "", `${axis.href(layer)}?${link()}`);
   }
 
@@ -236,45 +204,6 @@ export async function render({ run, layer, query, signal }) {
     return asked;
   }
 
-  let drawn = [-1, -1];
-  function draw() {
-    const begin = Math.max(0, Math.floor(box.scrollTop / ROW) - SPARE);
-    const end = Math.min(rows.length, Math.ceil((box.scrollTop + (box.clientHeight || 800)) / ROW) + SPARE);
-    if (begin === drawn[0] && end === drawn[1]) return;
-    drawn = [begin, end];
-    const focused = body.contains(document.activeElement) ? document.activeElement?.getAttribute("href") : null;
-    replace(body, space(begin), rows.slice(begin, end).map(row), space(rows.length - end));
-    if (!focused) return;
-    const again = Array.from(body.querySelectorAll("a")).find((link) => link.getAttribute("href") === focused);
-    (again ?? box).focus({ preventScroll: true });
-  }
-
-  /** @param {number} many */
-  function space(many) {
-    if (many <= 0) return null;
-    const filler = h("td");
-    filler.style.height = `${many * ROW}px`;
-    return h("tr", { class: "space", "aria-hidden": "true" }, filler);
-  }
-
-  /** @param {number} cell @param {number} i */
-  function row(cell, i) {
-    const go = /** @param {MouseEvent} event */ (event) => {
-      if (!(/** @type {Element} */ (event.target).closest("a")) && !getSelection()?.toString())
-        location.hash = axis.href(layer, cell);
-    };
-    return h(
-      "tr",
-      { "aria-rowindex": drawn[0] + i + 2, class: columns.dead[cell] ? "dead" : null, onclick: go },
-      chosen.map((column) => h("td", { class: column.kind }, column.show(columns, cell, layer))),
-    );
-  }
-
-  box.addEventListener("scroll", () => requestAnimationFrame(draw), { passive: true });
-  const resized = new ResizeObserver(draw);
-  resized.observe(box);
-  signal.addEventListener("abort", () => resized.disconnect());
-
   const filter = h("input", {
     id: "filter",
     type: "search",
@@ -284,7 +213,7 @@ export async function render({ run, layer, query, signal }) {
     spellcheck: "false",
     oninput: () => {
       state.filter = filter.value;
-      box.scrollTop = 0;
+      shown.top();
       arrange(true);
     },
   });
@@ -295,7 +224,7 @@ export async function render({ run, layer, query, signal }) {
       checked: state[name],
       onchange: () => {
         state[name] = input.checked;
-        box.scrollTop = 0;
+        shown.top();
         arrange(true);
       },
     });
@@ -304,7 +233,7 @@ export async function render({ run, layer, query, signal }) {
   const pick = h(
     "select",
     { id: "pick", onchange: () => (location.hash = axis.href(Number(pick.value))) },
-    axis.layers.map((_, i) => h("option", { value: i, selected: i === layer }, `layer ${axis.label(i)}`)),
+    data.layersShown().map((i) => h("option", { value: i, selected: i === layer }, `layer ${axis.label(i)}`)),
   );
   arrange(false);
   return {
@@ -319,12 +248,14 @@ export async function render({ run, layer, query, signal }) {
         h(
           "nav",
           { class: "steps", "aria-label": "Layers" },
-          h("a", { href: axis.href((layer + axis.depth - 1) % axis.depth), rel: "prev", "aria-label": "Previous layer" }, "←"),
+          h("a", { href: axis.href(data.layerStep(layer, -1)), rel: "prev", "aria-label": "Previous layer" }, "←"),
           h("label", { for: "pick", class: "hidden" }, "Go to layer"),
           pick,
-          h("a", { href: axis.href((layer + 1) % axis.depth), rel: "next", "aria-label": "Next layer" }, "→"),
+          h("a", { href: axis.href(data.layerStep(layer, 1)), rel: "next", "aria-label": "Next layer" }, "→"),
         ),
       ),
+      other && run.beside && beside.summary(other, run.beside),
+      run.beside?.why && h("p", { class: "soft overlap" }, "Beside it: ", h("bdi", {}, visible(run.beside.name)), `. ${visible(run.beside.why)}`),
       h(
         "div",
         { class: "controls" },
@@ -332,14 +263,14 @@ export async function render({ run, layer, query, signal }) {
         filter,
         kinds.choice(labelled, state.kind, (name) => {
           state.kind = name;
-          box.scrollTop = 0;
+          shown.top();
           arrange(true);
         }),
         toggle("alive", "hide dead"),
         toggle("agreeing", "agreement above 0"),
         said,
       ),
-      box,
+      shown.box,
     ),
   };
 }

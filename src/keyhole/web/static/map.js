@@ -1,63 +1,115 @@
 // @ts-check
 /**
- * The map of all cells on a canvas: a row is a layer, a column is a cell. If there are more cells than pixels, a column stands
- * for several cells and shows the largest. A layer with fewer cells than others has a shorter row. Sorted, a row reads as a
- * distribution; by number, every cell keeps its place.
+ * The map of all cells: coloured by a measure, zoomed and moved down to single cells. What is previewed is a cell, and a click or
+ * Enter opens that cell: both read one variable.
  */
-import { h, replace } from "./dom.js";
-import { preview } from "./parts.js";
-import { bytes, number, percent } from "./text.js";
+import * as data from "./data.js";
+import { append, h, replace } from "./dom.js";
+import { Points, about } from "./mappoints.js";
+import { Rows, rowHeight } from "./maprows.js";
+import { Measured } from "./measured.js";
+import { failure, preview } from "./parts.js";
+import { pin, pinned } from "./pins.js";
+import { counted, visible } from "./text.js";
+import { STEP, Viewport, listen } from "./viewport.js";
 
 /** @typedef {import("../types.js").CellMap} CellMap */
-/** @typedef {import("../types.js").Measure} Measure */
 
 /** Milliseconds that the cursor stays on a cell before the cell is fetched. */
 const PAUSE = 120;
-/** Pixels within which the pointer finds the strongest cell. */
-const NEAR = 3;
 /** The hue that shows a measure of keys, of values, of what people found. */
 const HUES = { key: "--fire", value: "--say", people: "--blue" };
 /** The hues of levels that have names, from the first on. */
 const KINDS = Array.from({ length: 11 }, (_, level) => `--kind${level}`);
+const COARSE = "Two fingers zoom and move the map. A tap shows a cell, a second tap opens it.";
+const FINE =
+  "Zoom: + and −, a double click, Ctrl and the wheel, or the wheel alone while the map has the focus. Move: drag, or the arrow keys.";
+
+/** The layouts: one row per layer, or a plane of points. */
+const LAYOUTS = { rows: "one row per layer", values: "a map of all values", keys: "a map of all keys" };
+
+/** @typedef {keyof typeof LAYOUTS} Name */
+/** @typedef {{x: number, y: number, sx: number}} Part of a map, as `Viewport.restore` takes it */
+
+/** What the reader last looked at, for when they come back to the map. */
+const left = {
+  layout: /** @type {Name} */ ("rows"),
+  measure: "",
+  sorted: false,
+  place: /** @type {number | null} */ (null),
+  parts: /** @type {Partial<Record<Name, Part>>} */ ({}),
+};
+
+/** The text of a CSS variable. @param {string} name */
+const variable = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 /**
- * `#rgb`, `#rrggbb` or `rgb(…)` as three numbers.
+ * `#rgb` or `#rrggbb` as three numbers.
  * @param {string} name of a CSS variable
  */
 function colour(name) {
-  const text = getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const digits = text.slice(1).replace(/^(.)(.)(.)$/, "$1$1$2$2$3$3");
+  const digits = variable(name)
+    .slice(1)
+    .replace(/^(.)(.)(.)$/, "$1$1$2$2$3$3");
   return [0, 2, 4].map((i) => parseInt(digits.slice(i, i + 2), 16));
 }
 
+/** The colour of every byte of a measure, as pixels of a canvas. @param {Measured} measured @param {boolean} points which lie on paper */
+function palette({ map, measure, ends }, points) {
+  const pixel = (/** @type {number[]} */ [r, g, b]) => ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
+  const [paper, nothing] = points ? [colour("--faint"), colour("--rule")] : [colour("--wash"), colour("--paper")];
+  const ink = colour(HUES[measure.side]);
+  const kinds = KINDS.map(colour);
+  return Uint32Array.from({ length: 256 }, (_, byte) => {
+    if (byte === map.unknown) return pixel(nothing);
+    if (measure.kinds) return pixel(kinds[byte] ?? nothing);
+    const share = Math.max(0, Math.min(1, (byte - ends[0]) / (ends[1] - ends[0]))) ** 0.75;
+    return pixel(paper.map((from, i) => Math.round(from + (ink[i] - from) * share)));
+  });
+}
+
 /**
+ * The map, when its first measure is loaded.
  * @param {CellMap} map
  * @param {import("./cells.js").Cells} axis
  * @param {AbortSignal} signal
  */
-export function cellMap(map, axis, signal) {
-  const { levels, unknown } = map;
-  const layers = axis.depth;
-  const decoded = new Map(map.measures.map((measure) => [measure.name, bytes(measure.data)]));
-  let measure = map.measures.find((each) => each.name === map.shown) ?? map.measures[0];
-  let sorted = false;
-  /** The places of the cells in the order in which they are drawn, layer by layer. */
-  const order = new Int32Array(axis.length);
-  let cursor = { layer: 0, column: 0 };
-  /** Columns of the widest layer. */
-  let columns = axis.widest;
+export async function cellMap(map, axis, signal) {
+  const rows = new Rows(axis);
+  rows.sorted = left.sorted;
+  /** @type {Rows | Points} */
+  let layout = rows;
+  let view = new Viewport(layout.world, () => later());
+  /** @type {Measured | null} */
+  let measured = null;
+  /** @type {Uint32Array} */
+  let colours = new Uint32Array(256);
+  /** @type {import("./pins.js").Pins} */
+  let marks = new Map();
+  /** What the cursor is on; null until the reader points at something. @type {import("./maprows.js").Spot | null} */
+  let spot = null;
+  /** The cell that the readout names, and that a click opens. @type {number | null} */
+  let place = null;
+  /** Whether the name or the number of the cell is not loaded yet. */
+  let pending = false;
+  let same = false;
   let waiting = 0;
-  /** Colours run between these bytes: nearly all cells lie between them. */
-  let ends = [0, levels];
+  let frame = 0;
 
+  const whole = h("div", { class: "map" });
   const canvas = h("canvas", { "aria-hidden": "true" });
+  const pins = h("canvas", { class: "pins", "aria-hidden": "true" });
+  const mark = h("div", { class: "cursor", hidden: true });
   const labels = h("div", { class: "rows" });
+  const legend = h("div", { class: "legend" });
+  const thumb = h("div", { class: "thumb" });
+  const note = h("p", { class: "means soft small", role: "status" });
+  const extent = h("p", { class: "extent soft small" });
   const readout = h(
     "p",
     { class: "readout", role: "status" },
     "Point at a cell, or move with the arrow keys; Enter opens it.",
   );
-  const legend = h("div", { class: "legend" });
   const box = h(
     "div",
     {
@@ -65,262 +117,322 @@ export function cellMap(map, axis, signal) {
       tabindex: 0,
       role: "application",
       "data-keys": "map",
-      "aria-label": `Map of all cells, ${layers} layers of ${axis.widths}. Arrow keys move, Enter opens the cell.`,
+      "aria-label": `Map of all cells, ${axis.depth} layers of ${axis.widths}. Arrow keys move, plus and minus zoom, Enter opens the cell.`,
     },
     canvas,
-    h("div", { class: "cursor", hidden: true }),
+    pins,
+    mark,
   );
-  const mark = /** @type {HTMLElement} */ (box.lastChild);
 
-  /** The bytes of the measure that is shown. @type {Uint8Array} */
-  let q = new Uint8Array();
+  // Drawing
 
-  /** The number that a byte stands for. @param {number} byte */
-  function value(byte) {
-    const share = byte / levels;
-    const [lo, hi] = [measure.lo ?? 0, measure.hi ?? 0];
-    return measure.scale === "log" && lo > 0 ? lo * (hi / lo) ** share : lo + (hi - lo) * share;
-  }
-
-  /** A number of the measure as text. @param {number} of */
-  function shown(of) {
-    return measure.format === "percent" ? percent(of) : number(of);
-  }
-
-  /** @param {number} byte */
-  function said(byte) {
-    if (byte === unknown) return "unknown";
-    return measure.kinds ? (measure.kinds[byte] ?? "unknown") : shown(value(byte));
-  }
-
-  function arrange() {
-    q = decoded.get(measure.name) ?? q;
-    const known = q.filter((is) => is !== unknown).sort();
-    const at = (/** @type {number} */ share) =>
-      known[Math.min(known.length - 1, Math.floor(known.length * share))] ?? 0;
-    ends = measure.kinds || !known.length ? [0, levels] : [at(0.005), Math.max(at(0.998), at(0.005) + 1)];
-    for (let place = 0; place < order.length; place++) order[place] = place;
-    if (!sorted) return;
-    for (let layer = 0; layer < layers; layer++)
-      order.subarray(...axis.span(layer)).sort((a, b) => strength(b) - strength(a) || a - b);
-  }
-
-  /** The byte of a cell; a cell without a number comes last. @param {number} place */
-  function strength(place) {
-    const is = q[place];
-    return is === unknown ? -1 : is;
-  }
-
-  /** @param {number} at @param {number} count */
-  const clamp = (at, count) => Math.max(0, Math.min(count - 1, at));
-
-  /** The number of columns of a layer. @param {number} layer */
-  const count = (layer) => Math.ceil((axis.size(layer) * columns) / axis.widest);
-
-  /** The place of the cell that a column shows: the largest among those it stands for. @param {number} layer @param {number} column */
-  function placeAt(layer, column) {
-    const row = order.subarray(...axis.span(layer));
-    const begin = Math.floor((column * axis.widest) / columns);
-    const end = Math.min(row.length, Math.max(begin + 1, Math.floor(((column + 1) * axis.widest) / columns)));
-    let best = row[begin];
-    for (let i = begin; i < end; i++) if (strength(row[i]) > strength(best)) best = row[i];
-    return best;
+  function later() {
+    frame ||= requestAnimationFrame(() => {
+      frame = 0;
+      draw();
+    });
   }
 
   function draw() {
-    const width = box.clientWidth;
-    if (!width) return;
-    const ratio = Math.min(3, window.devicePixelRatio || 1);
-    const height = layers * rowHeight();
-    columns = Math.min(axis.widest, Math.floor(width * ratio));
-    canvas.width = columns;
-    canvas.height = layers;
-    canvas.style.height = `${height}px`;
-    const paint = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
-    const image = paint.createImageData(columns, layers);
-    const paper = colour("--wash");
-    const nothing = colour("--paper");
-    const ink = colour(HUES[measure.side]);
-    const kinds = KINDS.map(colour);
-    for (let layer = 0; layer < layers; layer++) {
-      const used = count(layer);
-      for (let column = 0; column < used; column++) {
-        const is = q[placeAt(layer, column)];
-        const pixel = (layer * columns + column) * 4;
-        const share = Math.max(0, Math.min(1, (is - ends[0]) / (ends[1] - ends[0]))) ** 0.75;
-        for (let i = 0; i < 3; i++) {
-          const shown =
-            is === unknown ? nothing[i] : measure.kinds ? kinds[is][i] : paper[i] + (ink[i] - paper[i]) * share;
-          image.data[pixel + i] = shown;
-        }
-        image.data[pixel + 3] = 255;
-      }
-    }
-    paint.putImageData(image, 0, 0);
-    const every = Math.ceil(layers / Math.max(1, Math.floor(height / 15)));
-    replace(
-      labels,
-      Array.from({ length: layers }, (_, layer) => {
-        const link = h(
-          "a",
-          { href: axis.href(layer), "aria-label": `Layer ${axis.label(layer)}`, tabindex: layer % every ? -1 : 0 },
-          layer % every ? "" : axis.label(layer),
-        );
-        link.style.height = `${rowHeight()}px`;
-        return link;
-      }),
-    );
-    place();
+    const { size } = view;
+    if (!measured || size.width <= 1 || signal.aborted) return;
+    layout.draw(measured, view, canvas, colours);
+    const known = measured;
+    const shown = [...marks.keys()].flatMap((place) => {
+      const at = layout.spot(known, place, view);
+      if (!at) return [];
+      const { x, y, width, height } = layout.where(known, view, at);
+      const [px, py] = view.on(x + width / 2, y);
+      return [height ? { px, py, height: view.sy } : { px, py: py - 11, height: 9 }];
+    });
+    pin(pins, size, shown, { ink: variable("--text"), paper: variable("--paper") });
+    thumb.style.left = `${(view.x / view.world.width) * 100}%`;
+    thumb.style.width = `${Math.min(100, (size.width / view.sx / view.world.width) * 100)}%`;
+    thumb.hidden = view.whole || layout !== rows;
+    const about = matchMedia("(pointer: coarse)").matches ? COARSE : FINE;
+    replace(extent, measured.failed || `${layout.described(measured, view)} ${about}`);
+    buttons.forEach(([button, possible]) => (button.disabled = !possible()));
+    if (view.whole) delete left.parts[left.layout];
+    else left.parts[left.layout] = { x: view.x, y: view.y, sx: view.sx };
+    if (spot && pending) tell(); // its name or number may be loaded by now
+    else follow();
   }
 
-  const rowHeight = () => (layers <= 12 ? 24 : layers <= 40 ? 13 : 8);
-
-  /** Show where the cursor is, on the plane and in words. */
-  function place() {
-    cursor.column = clamp(cursor.column, count(cursor.layer)); // rows differ in length, and resizing changes it
-    mark.style.left = `${((cursor.column + 0.5) / columns) * 100}%`;
-    mark.style.top = `${cursor.layer * rowHeight()}px`;
-    mark.style.height = `${rowHeight()}px`;
-    return placeAt(cursor.layer, cursor.column);
-  }
-
-  function tell() {
-    const at = place();
-    mark.hidden = false;
-    const { layer, cell } = axis.split(at);
-    const where = axis.address(layer, cell);
-    const look = h("span");
-    replace(readout, h("b", {}, where), ` ${measure.title}: ${said(q[at])}`, look);
-    clearTimeout(waiting);
-    waiting = window.setTimeout(() => replace(look, preview(where, signal, { promoted: 6 })), PAUSE);
-  }
-
-  function go() {
-    const { layer, cell } = axis.split(placeAt(cursor.layer, cursor.column));
-    location.hash = axis.href(layer, cell);
-  }
-
-  /** @param {PointerEvent | MouseEvent} event */
-  function point(event) {
-    const area = canvas.getBoundingClientRect();
-    const layer = clamp(Math.floor(((event.clientY - area.top) / area.height) * layers), layers);
-    const column = Math.floor(((event.clientX - area.left) / area.width) * columns);
-    cursor = { layer, column: clamp(column, count(layer)) };
-    if (!sorted) cursor.column = strongest(cursor.layer, cursor.column, Math.floor((NEAR * columns) / area.width));
-    tell();
-  }
-
-  /** The column with the largest value at most `reach` columns away; the nearest if several have it. @param {number} layer @param {number} column @param {number} reach */
-  function strongest(layer, column, reach) {
-    const at = (/** @type {number} */ each) => strength(placeAt(layer, each));
-    let best = column;
-    for (let away = 1; away <= reach; away++) {
-      for (const each of [column - away, column + away])
-        if (each >= 0 && each < count(layer) && at(each) > at(best)) best = each;
-    }
-    return best;
-  }
-
-  /** @param {KeyboardEvent} event */
-  function move(event) {
-    const step = event.shiftKey ? Math.max(1, Math.round(columns / 20)) : 1;
-    /** @type {Record<string, [number, number]>} */
-    const moves = {
-      ArrowLeft: [0, -step],
-      ArrowRight: [0, step],
-      ArrowUp: [-1, 0],
-      ArrowDown: [1, 0],
-      Home: [0, -columns],
-      End: [0, columns],
-    };
-    if (event.key === "Enter") go();
-    else if (moves[event.key]) {
-      const [down, right] = moves[event.key];
-      if (!mark.hidden) cursor = { layer: clamp(cursor.layer + down, layers), column: cursor.column + right };
-      tell();
-    } else return;
-    event.preventDefault();
+  /** The frame around what the cursor is on. */
+  function follow() {
+    mark.hidden = !spot;
+    if (!spot || !measured) return;
+    const at = layout.where(measured, view, spot);
+    const [px, py] = view.on(at.x, at.y);
+    const width = Math.max(at.width ? 9 : 13, at.width * view.sx + 4);
+    const height = at.height ? at.height * view.sy : 13;
+    mark.style.width = `${width}px`;
+    mark.style.left = `${px + (at.width * view.sx) / 2 - width / 2}px`;
+    mark.style.top = `${py + (at.height * view.sy) / 2 - height / 2}px`;
+    mark.style.height = `${height}px`;
   }
 
   function describe() {
-    const absent = q.includes(unknown) && h("span", { class: "unknown" }, "unknown");
+    if (!measured) return;
+    const { measure, ends } = measured;
+    legend.dataset.measure = measure.name;
+    const absent = measured.unknown && h("span", { class: "unknown" }, "unknown");
+    const people = marks.size > 0 && h("span", { class: "pinned" }, `${counted(marks.size, "cell")} that people marked`);
     if (measure.kinds) {
-      replace(
-        legend,
-        measure.kinds.map((kind, i) => h("span", { class: `kind kind${i}` }, kind)),
-        absent,
-      );
+      replace(legend, measure.kinds.map((kind, i) => h("span", { class: `kind kind${i}` }, kind)), absent, people);
       return;
     }
-    const ramp = h("span", { class: `ramp ${HUES[measure.side].slice(2)}`, "aria-hidden": "true" });
+    const most = ends[1] < map.levels ? " and more" : "";
+    const scale = measure.scale === "log" ? " (log scale)" : "";
     replace(
       legend,
-      h("span", {}, shown(value(ends[0]))),
-      ramp,
-      h(
-        "span",
-        {},
-        shown(value(ends[1])) +
-          (ends[1] < levels ? " and more" : "") +
-          (measure.scale === "log" ? " (log scale)" : ""),
-      ),
+      h("span", {}, measured.shown(measured.value(ends[0]))),
+      h("span", { class: `ramp ${HUES[measure.side].slice(2)}`, "aria-hidden": "true" }),
+      h("span", {}, measured.shown(measured.value(ends[1])) + most + scale),
       absent,
+      people,
     );
   }
 
-  function change() {
-    arrange();
-    describe();
-    draw();
-    if (!mark.hidden) tell();
+  // The cursor
+
+  /** Say what the cursor is on. */
+  function tell() {
+    if (!measured || !spot) return;
+    place = layout.place(measured, spot);
+    left.place = place;
+    follow();
+    clearTimeout(waiting);
+    const byte = layout.byte(measured, spot, view);
+    pending = place === null || byte === null;
+    const said = ` ${measured.measure.title}: ${measured.said(byte)}`;
+    if (place === null) {
+      replace(readout, `Loading the cell of this rank …${said}`);
+      return;
+    }
+    const { layer, cell } = axis.split(place);
+    const where = axis.address(layer, cell);
+    const done = marks.get(place);
+    const look = h("span");
+    replace(
+      readout,
+      h("a", { href: axis.href(layer, cell), tabindex: -1 }, h("b", {}, where)),
+      said,
+      done && h("span", { class: "pinned" }, visible(done.join(", "))),
+      look,
+    );
+    waiting = window.setTimeout(() => replace(look, preview(where, signal, { promoted: 6 })), PAUSE);
   }
 
-  box.addEventListener("pointermove", point);
-  box.addEventListener("click", (event) => (point(event), go()));
-  box.addEventListener("keydown", move);
-  box.addEventListener("focus", tell);
-  const resized = new ResizeObserver(draw);
-  resized.observe(box);
-  signal.addEventListener("abort", () => resized.disconnect());
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw, { signal });
+  /** @param {import("./maprows.js").Spot | null} to null: nothing is loaded there yet */
+  function move(to) {
+    if (!to) return;
+    same = spot !== null && spot.layer === to.layer && spot.index === to.index;
+    spot = to;
+    tell();
+  }
 
+  /** What opens the cell that the readout names now. */
+  function opener() {
+    const named = place;
+    return () => {
+      if (named === null || signal.aborted) return;
+      const { layer, cell } = axis.split(named);
+      location.hash = axis.href(layer, cell);
+    };
+  }
+
+  /** Zoom around the cursor, or around the middle if it is not in view. @param {number} factor */
+  function zoom(factor) {
+    const { width, height } = view.size;
+    const [px, py] = spot ? view.on(...layout.middle(spot)) : [-1, -1];
+    const inside = px >= 0 && px <= width && py >= 0 && py <= height;
+    if (inside) view.zoom(factor, px, py);
+    else view.zoom(factor, width / 2, height / 2);
+  }
+
+  /** @param {KeyboardEvent} event */
+  function keyed(event) {
+    if (!measured || event.altKey) return;
+    if (event.key === "Enter") opener()();
+    else if (event.key === "+" || event.key === "=") zoom(STEP);
+    else if (event.key === "-" || event.key === "_") zoom(1 / STEP);
+    else if (event.key === "0") view.reset();
+    else if (event.key === "Escape") box.blur();
+    else {
+      const from = spot ?? layout.first(measured, view);
+      const to = from && layout.step(measured, view, from, event);
+      if (!to) return;
+      move(spot ? to : from);
+      view.reveal(...layout.middle(spot ?? to));
+    }
+    event.preventDefault();
+  }
+
+  listen(box, {
+    view: () => view,
+    point: (px, py) => measured && move(layout.pick(measured, view, px, py)),
+    pointed: () => same,
+    open: opener,
+  });
+  box.addEventListener("keydown", keyed);
+  box.addEventListener("focus", () => {
+    if (measured && !spot) move(layout.first(measured, view));
+  });
+
+  // Measures
+
+  /** Load and show a measure. @param {string} name */
+  async function show(name) {
+    left.measure = name;
+    const which = map.measures.findIndex((each) => each.name === name);
+    try {
+      const found = await data.measureMap(which);
+      if (left.measure !== name || signal.aborted) return; // another one was chosen meanwhile
+      if (found.name !== name) throw new Error("The run was analyzed again: reload the page.");
+      measured = new Measured(map, which, found, axis, later);
+      colours = palette(measured, layout !== rows);
+      describe();
+      draw();
+      if (!spot && left.place !== null && left.parts[left.layout]) spot = layout.spot(measured, left.place, view);
+      if (spot) tell();
+    } catch (error) {
+      replace(legend, failure(error));
+    }
+  }
+
+  /** Show the cells in another layout. @param {Name} name */
+  async function arrange(name) {
+    try {
+      replace(note, "");
+      let next = /** @type {Rows | Points} */ (rows);
+      if (name !== "rows") {
+        const planes = await data.planes();
+        const number = planes.planes.findIndex((each) => each.name === name);
+        if (number < 0) {
+          const missing = planes.planes.length ? "This model’s keys cannot be read." : "This map is not computed yet. Compute it: ";
+          replace(note, missing, !planes.planes.length && h("code", {}, "keyhole analyze RUN --only plane"));
+          return;
+        }
+        const plane = planes.planes[number];
+        const all = plane.tiles.length ? null : await data.points(number);
+        next = new Points(axis, number, plane, all, () => later());
+        replace(note, about(planes, planes.planes[number]));
+      }
+      if (signal.aborted) return;
+      left.layout = name;
+      layout = next;
+      view = new Viewport(layout.world, () => later());
+      spot = null;
+      fit();
+      if (measured) {
+        colours = palette(measured, layout !== rows);
+        if (place !== null) spot = layout.spot(measured, place, view);
+        if (spot) tell();
+      }
+      labels.hidden = ordering.hidden = orderingLabel.hidden = layout !== rows;
+      whole.classList.toggle("scattered", layout !== rows);
+      for (const [each, button] of layouts) button.setAttribute("aria-pressed", String(each === name));
+    } catch (error) {
+      replace(note, failure(error));
+    }
+  }
+
+  /** Give the map the room it has. */
+  function fit() {
+    if (!box.clientWidth) return;
+    const height = layout.height(box.clientWidth);
+    box.style.height = `${height}px`;
+    const first = view.size.width === 1;
+    const part = left.parts[left.layout];
+    view.resize({ width: box.clientWidth, height });
+    if (first && part) view.restore(part);
+  }
+
+  const known = map.measures.some((each) => each.name === left.measure);
+  const begin = known ? left.measure : map.shown;
   const choice = h(
     "select",
-    {
-      id: "measure",
-      onchange: () => {
-        measure = /** @type {Measure} */ (map.measures.find((each) => each.name === choice.value));
-        change();
-      },
-    },
-    map.measures.map((each) => h("option", { value: each.name, selected: each === measure }, each.title)),
+    { id: "measure", onchange: () => void show(choice.value) },
+    map.measures.map((each) => h("option", { value: each.name, selected: each.name === begin }, each.title)),
   );
   const ordering = h(
     "select",
     {
       id: "ordering",
       onchange: () => {
-        sorted = ordering.value === "sorted";
-        change();
+        left.sorted = rows.sorted = ordering.value === "sorted";
+        if (measured && place !== null) spot = layout.spot(measured, place, view);
+        draw();
+        if (spot) tell();
       },
     },
     h("option", { value: "number" }, "by number"),
-    h("option", { value: "sorted" }, "strongest first"),
+    h("option", { value: "sorted", selected: left.sorted }, "strongest first"),
   );
-  change();
-  return h(
-    "div",
-    { class: "map" },
+
+  /** Buttons, and whether each can do something now. @type {[HTMLButtonElement, () => boolean][]} */
+  const buttons = [
+    [button("−", "Zoom out", () => zoom(1 / STEP)), () => !view.whole],
+    [button("+", "Zoom in", () => zoom(STEP)), () => view.sx < view.most],
+    [button("whole", "Show the whole map", () => view.reset()), () => !view.whole],
+  ];
+
+  const orderingLabel = h("label", { for: "ordering" }, "Cells");
+  const layouts = /** @type {Name[]} */ (Object.keys(LAYOUTS)).map((name) => {
+    const pressed = String(name === "rows");
+    const asked = { type: "button", title: LAYOUTS[name], "aria-pressed": pressed, onclick: () => void arrange(name) };
+    return /** @type {[Name, HTMLButtonElement]} */ ([name, h("button", asked, name)]);
+  });
+  const resized = new ResizeObserver(fit);
+  resized.observe(box);
+  signal.addEventListener("abort", () => resized.disconnect());
+  const recolour = () => measured && ((colours = palette(measured, layout !== rows)), later());
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour, { signal });
+  const every = Math.ceil(axis.depth / Math.max(1, Math.floor(rows.height() / 15)));
+  replace(
+    labels,
+    axis.layers.map((_, layer) => {
+      const link = h(
+        "a",
+        { href: axis.href(layer), "aria-label": `Layer ${axis.label(layer)}`, tabindex: layer % every ? -1 : 0 },
+        layer % every ? "" : axis.label(layer),
+      );
+      link.style.height = `${rowHeight(axis.depth)}px`;
+      return link;
+    }),
+  );
+  if (left.layout !== "rows") await arrange(left.layout);
+  // with the first measure, not after it: their entry in the legend would move the map under the reader's finger
+  const people = pinned().then(
+    (found) => void (marks = found),
+    () => {}, // without them, the map is whole
+  );
+  await Promise.all([people, show(begin)]);
+  describe();
+  later();
+  append(
+    whole,
     h(
       "div",
       { class: "controls" },
+      h("span", { class: "switch", role: "group", "aria-label": "Layout" }, layouts.map(([, each]) => each)),
       h("label", { for: "measure" }, "Colour"),
       choice,
-      h("label", { for: "ordering" }, "Cells"),
+      orderingLabel,
       ordering,
+      h("span", { class: "zoom", role: "group", "aria-label": "Zoom" }, buttons.map(([each]) => each)),
       legend,
     ),
-    h("div", { class: "maprows" }, labels, box),
+    note,
+    h("div", { class: "maprows" }, labels, h("div", { class: "framed" }, box, h("div", { class: "track" }, thumb))),
+    extent,
     readout,
   );
+  return whole;
+}
+
+/** @param {string} text @param {string} says @param {() => void} act */
+function button(text, says, act) {
+  return h("button", { type: "button", class: "quiet", "aria-label": says, title: says, onclick: act }, text);
 }

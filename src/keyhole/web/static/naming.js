@@ -7,16 +7,14 @@ import { kind as chip } from "./patterns.js";
 import { counted, fnv1a, visible, whole, words } from "./text.js";
 
 /**
- * The patterns whose description contains every word that is asked for, and those whose rule names one of the tokens. The best come
- * first, one per cell. A word of `common` is in so many patterns that only the best are listed: if other words are asked
- * for too, it does not narrow the search (`narrowed`).
- * @param {string} asked
- * @param {number[]} tokens
+ * The patterns whose description contains every word of a term, and those whose rule names one of its tokens, by rank. A word of `common`
+ * is in so many patterns that only the best are listed: if other words are asked for too, it does not narrow the search (`narrowed`).
+ * @param {import("./sought.js").Sought} sought
  * @param {NonNullable<data.Run["patterns"]>} about
  * @param {number} buckets
  */
-async function ranked(asked, tokens, about, buckets) {
-  const all = [...new Set(words(asked))];
+async function ranked({ term, forms }, about, buckets) {
+  const all = [...new Set(words(term.text))];
   const lists = await Promise.all(
     all.map(async (word) => {
       const { patterns = {} } = await data.words(fnv1a(word) % buckets);
@@ -28,26 +26,41 @@ async function ranked(asked, tokens, about, buckets) {
   const [first = [], ...others] = rare.length ? rare : lists;
   const rest = others.map((list) => new Set(list.map(([rank]) => rank)));
   const said = first.filter(([rank]) => rest.every((set) => set.has(rank)));
-  const named = await Promise.all(tokens.map(async (id) => (await data.tokens(id)).rules[id] ?? []));
+  const named = await Promise.all(forms.map(async (id) => (await data.tokens(id)).rules[id] ?? []));
+  return { ranks: [...said, ...named.flat()], common, narrowed: rare.length > 0 };
+}
+
+/**
+ * The same for several terms: the best come first, one per cell.
+ * @param {import("./sought.js").Sought[]} sought
+ * @param {NonNullable<data.Run["patterns"]>} about
+ * @param {number} buckets
+ */
+async function rankedAll(sought, about, buckets) {
+  const found = await Promise.all(sought.map((each) => ranked(each, about, buckets)));
   /** @type {Map<number, number>} the best rank of each place */
   const best = new Map();
-  for (const [rank, place] of [...said, ...named.flat()].sort(([a], [b]) => a - b))
+  for (const [rank, place] of found.flatMap(({ ranks }) => ranks).sort(([a], [b]) => a - b))
     if (!best.has(place)) best.set(place, rank);
-  return { hits: Array.from(best, ([place, rank]) => ({ ...data.axis.split(place), rank })), common, narrowed: rare.length > 0 };
+  return {
+    hits: Array.from(best, ([place, rank]) => ({ ...data.axis.split(place), rank })),
+    common: found.flatMap(({ common }) => common),
+    narrowed: found.some(({ narrowed }) => narrowed),
+  };
 }
 
 /**
  * Fill a place with the cells whose patterns name what is asked for.
  * @param {HTMLElement} place
  * @param {string} asked
- * @param {number[]} tokens that it may mean
+ * @param {import("./sought.js").Sought[]} sought its terms
  * @param {data.Run} run
  * @param {AbortSignal} signal
  * @param {(layer: number, cell: number) => boolean} isOfKind
  */
-export async function naming(place, asked, tokens, run, signal, isOfKind) {
+export async function naming(place, asked, sought, run, signal, isOfKind) {
   if (!run.patterns) return;
-  const found = await ranked(asked, tokens, run.patterns, run.words);
+  const found = await rankedAll(sought, run.patterns, run.search.words);
   const hits = found.hits.filter(({ layer, cell }) => isOfKind(layer, cell));
   const quote = h("q", {}, h("bdi", {}, visible(asked.trim())));
   replace(

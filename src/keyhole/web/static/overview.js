@@ -1,7 +1,9 @@
 // @ts-check
 /** The overview: what was scanned, cells worth a look, the map of all cells, the paper's figures. */
+import * as beside from "./beside-overview.js";
 import { draw } from "./chart.js";
 import { badge, capital, headline } from "./claims.js";
+import { notYet } from "./coming.js";
 import * as data from "./data.js";
 import { h, replace, whenSeen } from "./dom.js";
 import { cellMap } from "./map.js";
@@ -32,12 +34,12 @@ export async function render({ run, signal }) {
     section(
       "map",
       "All cells",
-      `A row is a layer, a column is a cell. ${run.dead ? `${counted(run.dead, "cell")} never fired.` : ""}`,
-      async (place) => replace(place, cellMap(await data.map(), axis, signal)),
+      `A row is a layer, a column is a cell; or every cell is a point where its value, or its key, lies. ${run.dead ? `${counted(run.dead, "cell")} never fired.` : ""}`,
+      async (place) => replace(place, await cellMap(await data.map(), axis, signal)),
       signal,
     ),
-    section("scanned", "What was scanned", "", (place) => replace(place, facts(run)), signal),
-    section("figures", "The paper’s findings, on this model", "", (place) => figures(place, signal), signal),
+    section("scanned", "What was scanned", "", async (place) => replace(place, run.beside ? beside.scanned(run, await data.comparison(), facts) : listedFacts(run)), signal),
+    section("figures", "The paper’s findings, on this model", "", (place) => figures(place, run, signal), signal),
   );
   return { title: "Overview", body };
 }
@@ -152,14 +154,16 @@ function sketch(cell) {
   ];
 }
 
-/** @param {data.Run} run */
-function facts(run) {
-  const { model, corpus, config } = run;
-  const { axis } = data;
-  /** @type {[string, string][]} */
-  const rows = [
+/**
+ * What was scanned, as names and values.
+ * @param {Pick<data.Run, "model" | "corpus" | "config">} run
+ * @param {string} shape its layers and cells
+ * @returns {[string, string][]}
+ */
+function facts({ model, corpus, config }, shape) {
+  return [
     ["Model", `${model.name} (${model.family})`],
-    ["Cells", `${axis.depth} layers × ${axis.widths} = ${whole(axis.length)}`],
+    ["Cells", shape],
     ["Corpus", corpus.sources.join(", ")],
     [
       "Text",
@@ -177,8 +181,14 @@ function facts(run) {
           ? "both signs"
           : "never negative",
     ],
-    ...(run.beside ? /** @type {[string, string][]} */ ([["Beside it", run.beside.name]]) : []),
   ];
+}
+
+/** @param {data.Run} run */
+function listedFacts(run) {
+  const { axis } = data;
+  const rows = facts(run, `${axis.depth} layers × ${axis.widths} = ${whole(axis.length)}`);
+  if (data.part) rows.push(["This export", data.part.said]);
   return h(
     "dl",
     { class: "facts" },
@@ -186,26 +196,33 @@ function facts(run) {
   );
 }
 
-/** @param {HTMLElement} place @param {AbortSignal} signal */
-async function figures(place, signal) {
-  const { claims, figures, outcomes } = await data.figures();
+/** @param {HTMLElement} place @param {data.Run} run @param {AbortSignal} signal */
+async function figures(place, run, signal) {
+  const [{ claims, figures, outcomes }, compared] = await Promise.all([
+    data.figures(),
+    run.beside ? data.comparison() : null,
+  ]);
   if (!figures.length && !claims.length) {
     replace(
       place,
-      h("p", { class: "missing" }, "Nothing is measured yet. Fill the tables: ", h("code", {}, "keyhole analyze RUN")),
+      h("p", { class: "missing" }, notYet("Nothing is measured yet", "Fill the tables")),
     );
     return;
   }
   replace(
     place,
     headline(claims, outcomes),
+    compared && beside.claims(compared),
     figures.map((figure) => {
+      const both = compared?.figures.find(({ name }) => name === figure.name);
       const plot = h("div", {
         class: "plot",
         role: "img",
         "aria-label": `Chart: ${figure.title}. ${figure.verdicts.map((verdict) => `${verdict.claim}: ${verdict.verdict}`).join(". ")}`,
       });
-      whenSeen(plot, () => void draw(plot, figure.spec, signal), signal);
+      whenSeen(plot, () => void draw(plot, both?.spec ?? figure.spec, signal), signal);
+      const their = both?.other && h("div", { class: "plot their", role: "img", "aria-label": `Chart: ${figure.title}, in the other run` });
+      if (their) whenSeen(their, () => void draw(their, both.other, signal), signal);
       return h(
         "article",
         { class: "finding" },
@@ -217,6 +234,8 @@ async function figures(place, signal) {
             "figure",
             {},
             plot,
+            their && compared && h("h4", {}, "In ", h("bdi", {}, visible(compared.name))),
+            their,
             h(
               "figcaption",
               {},
@@ -241,6 +260,7 @@ async function figures(place, signal) {
                 h("p", {}, badge(verdict.verdict), ` ${capital(verdict.claim)}.`),
                 h("p", { class: "soft small" }, `${capital(verdict.why)}.`),
                 verdict.effect && h("p", { class: "soft small" }, `Effect ${visible(verdict.effect.said)}.`),
+                compared && beside.there(compared, verdict.claim),
               ),
             ),
           ),

@@ -2,6 +2,9 @@
 /** Parts that several pages show: tokens, bars, triggers, links to cells. */
 import * as data from "./data.js";
 import { append, h, replace, whenSeen } from "./dom.js";
+import { starred } from "./marks.js";
+import { ABSENT } from "./part.js";
+import { quoted, searchHref } from "./query.js";
 import { blank, even, number, size, visible, whole } from "./text.js";
 
 /** Items of a long list that are shown at a time. */
@@ -20,9 +23,24 @@ export function token(piece, kind = "") {
   return h("span", { class: `token ${kind}`.trim(), title: visible(piece).length > 24 ? visible(piece) : null }, body);
 }
 
-/** @param {number} layer @param {number} cell */
+/**
+ * A token that links to its search: whose values promote it, whose triggers end in it. Not for use inside another link.
+ * @param {string} piece
+ * @param {string} [kind] a further class
+ */
+export function tokenLink(piece, kind = "") {
+  return h("a", { class: "tokenlink", href: searchHref(quoted(piece)) }, token(piece, kind));
+}
+
+/** The address of a cell, with a star in the margin if someone starred it. @param {number} layer @param {number} cell */
 export function cellLink(layer, cell) {
-  return h("a", { class: "address", href: data.axis.href(layer, cell) }, data.axis.address(layer, cell));
+  const there = data.has(layer, cell);
+  const link = h(
+    "a",
+    { class: there ? "address" : "address absent", href: data.axis.href(layer, cell), title: there ? null : ABSENT },
+    data.axis.address(layer, cell),
+  );
+  return starred(link, layer, cell);
 }
 
 /**
@@ -65,14 +83,14 @@ export function bar(share, kind) {
 /**
  * Tokens with numbers and bars.
  * @param {data.Said[]} said
- * @param {{kind: string, largest: number, shown?: number, mark?: Set<string>, format?: (value: number | null) => string}} options
+ * @param {{kind: string, largest: number, shown?: number, mark?: Set<string>, link?: boolean, format?: (value: number | null) => string}} options
  */
-export function saidList(said, { kind, largest, shown = said.length, mark, format = even }) {
+export function saidList(said, { kind, largest, shown = said.length, mark, link = false, format = even }) {
   const items = said.map(([piece, value], i) =>
     h(
       "li",
       { hidden: i >= shown },
-      token(piece, mark?.has(piece) ? "agrees" : ""),
+      (link ? tokenLink : token)(piece, mark?.has(piece) ? "agrees" : ""),
       bar(size(value) / largest, kind),
       h("span", { class: "num" }, format(value)),
     ),
@@ -133,11 +151,11 @@ export function different(said, count) {
 /**
  * A trigger as a line of text: what stands before, the last token boxed, the next token marked, what follows.
  * @param {data.Trigger} trigger
- * @param {{largest?: number, top?: string | null, promoted?: Set<string>, before?: number, after?: number}} [options]
+ * @param {{largest?: number, top?: string | null, promoted?: Set<string>, before?: number, after?: number, mark?: Set<number>}} [options]
  *   largest: the coefficient that full shade stands for; top and promoted: the value's tokens;
- *   before, after: upper bounds on the tokens shown, if there are to be fewer than the answer has
+ *   before, after: upper bounds on the tokens shown, if there are to be fewer than the answer has; mark: tokens that were searched for
  */
-export function line(trigger, { largest, top, promoted, before = Infinity, after = Infinity } = {}) {
+export function line(trigger, { largest, top, promoted, before = Infinity, after = Infinity, mark } = {}) {
   const { tokens, at, shade } = trigger;
   const begin = Math.max(0, at - before);
   const end = Math.min(tokens.length, at + 2 + after);
@@ -149,6 +167,7 @@ export function line(trigger, { largest, top, promoted, before = Infinity, after
       span.style.setProperty("--s", `${Math.round(Math.abs(shade[i]) * 100)}%`);
       if (largest) span.title = `m = ${number(shade[i] * largest, 2)}`;
     }
+    if (mark?.has(i)) span.classList.add("match");
     return span;
   };
   const left = h("span", {}, begin || trigger.cut[0] ? h("span", { class: "cut" }, "…") : null);
@@ -183,6 +202,25 @@ export function line(trigger, { largest, top, promoted, before = Infinity, after
 }
 
 /**
+ * A text of tokens, one of them boxed and the one after it marked.
+ * @param {string[]} tokens
+ * @param {number} at
+ * @returns {(Node | string)[]}
+ */
+export function boxed(tokens, at) {
+  const last = tokens[at] ?? "";
+  const spaced = last.startsWith(" ") && last.trim() !== "";
+  const next = tokens[at + 1];
+  return [
+    visible(tokens.slice(0, at).join("")) + (spaced ? " " : ""),
+    h("span", { class: "last" }, last.trim() ? visible(spaced ? last.slice(1) : last) : blank(last)),
+    next?.startsWith(" ") && next.trim() ? " " : "",
+    ...(next === undefined ? [] : [h("span", { class: "next" }, next.trim() ? visible(next.replace(/^ /, "")) : blank(next))]),
+    visible(tokens.slice(at + 2).join("")),
+  ];
+}
+
+/**
  * The triggers whose next token the value promotes come first: each such token once before any comes twice.
  * @param {data.Trigger[]} triggers
  * @param {Set<string>} promoted
@@ -205,30 +243,35 @@ export function telling(triggers, promoted) {
  * A short look at a cell, filled in when it comes into view: its label, a trigger and what its value promotes.
  * @param {string} where `L12.345`
  * @param {AbortSignal} signal
- * @param {{triggers?: number, promoted?: number}} [options]
+ * @param {{triggers?: number, promoted?: number, pick?: (cell: data.Cell) => {trigger: data.Trigger, mark?: Set<number>}[], negative?: boolean}} [options]
+ *   pick: which triggers are shown, if not those whose next token the value promotes; negative: what a negative coefficient
+ *   promotes, which writes −value, so that these are the tokens that the value demotes
  */
-export function preview(where, signal, { triggers = 1, promoted = 4 } = {}) {
+export function preview(where, signal, { triggers = 1, promoted = 4, pick, negative = false } = {}) {
   const at = data.axis.find(where);
+  if (!data.has(at.layer, at.cell)) return h("span", { class: "preview soft small" }, ABSENT);
   const place = h("span", { class: "preview" }, " ");
   whenSeen(
     place,
     async () => {
       try {
         const cell = await data.cell(at.layer, at.cell);
-        const said = cell.values[0];
-        const names = new Set(said?.promoted.map(([piece]) => piece));
+        const said = cell.values[0]?.[negative ? "demoted" : "promoted"];
+        const names = new Set(said?.map(([piece]) => piece));
         replace(
           place,
           label(at.layer, at.cell, signal),
-          telling(cell.triggers, names)
-            .triggers.slice(0, triggers)
-            .map((trigger) => line(trigger, { before: 14, after: 0, top: said?.promoted[0]?.[0], promoted: names })),
+          (pick?.(cell) ?? telling(cell.triggers, names).triggers.map((trigger) => ({ trigger, mark: undefined })))
+            .slice(0, triggers)
+            .map(({ trigger, mark }) =>
+              line(trigger, { before: 14, after: 0, top: said?.[0]?.[0], promoted: names, mark }),
+            ),
           cell.dead && h("span", { class: "cut" }, "dead: no prefix makes this key fire"),
           said &&
             h(
               "span",
               { class: "promotes" },
-              different(said.promoted, promoted).map((piece) => token(piece)),
+              different(said, promoted).map((piece) => tokenLink(piece)),
             ),
         );
       } catch (error) {

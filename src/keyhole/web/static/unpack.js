@@ -14,9 +14,12 @@ import { bytes } from "./text.js";
  *   shade: one number per token, from −1 to 1, if the run has them
  * @typedef {{edges: number[], counts: number[], n: number}} Histogram
  * @typedef {Omit<PackedCell, "triggers" | "negative" | "histogram"> & {triggers: Trigger[], negative: Trigger[], histogram: Histogram | null}} Cell
+ * @typedef {{bands: [number, number][], prefixes: Trigger[]}} Sample
  * @typedef {{layer: number, cell: number, logit: number, rank: number}} Speaker
  * @typedef {Record<string, Speaker[]>} Speakers by token
- * @typedef {{text: string, triggers: {layer: number, cell: number, end: number, sign: number}[]}} Unit
+ * @typedef {{side: 1 | -1, end: number, places: number[]}} Held the triggers of one side that end at one place of a unit
+ * @typedef {{text: string, starts: number[], held: Held[], few: Map<number, [number, number]>}} Unit
+ *   starts: characters at which its windows start; few: triggers of each side, of cells that have fewer than most
  */
 
 /** @param {PackedTrigger} row @param {Packing} packing @returns {Trigger} */
@@ -32,6 +35,21 @@ function trigger([c, unit, position, before, after, count, tokens, shades], { se
     cut: [before, after],
     shade: shades === null ? null : Array.from(shades, (letter) => letters.indexOf(letter) / middle - 1),
   };
+}
+
+/** @param {import("../types.js").Sample} packed @param {Packing} packing @returns {Sample} */
+export function sample({ bands, prefixes }, packing) {
+  return {
+    bands,
+    prefixes: prefixes.map(([unit, position, before, after, tokens]) =>
+      trigger([null, unit, position, before, after, 1, tokens, null], packing),
+    ),
+  };
+}
+
+/** @param {import("../types.js").Passage} packed @param {string} separator */
+export function passage({ first, tokens }, separator) {
+  return { first, tokens: typeof tokens === "string" ? tokens.split(separator) : tokens };
 }
 
 /** @param {PackedHistogram} packed @returns {Histogram} */
@@ -74,7 +92,6 @@ export function patterns(packed) {
 /**
  * @param {import("../types.js").Tokens} packed
  * @param {Cells} cells
- * @returns {{promoted: Speakers, demoted: Speakers, rules: Record<string, import("../types.js").Ranked[]>}}
  */
 export function tokens(packed, cells) {
   const side = (/** @type {Record<string, import("../types.js").Speaker[]>} */ rows) =>
@@ -84,21 +101,34 @@ export function tokens(packed, cells) {
         list.map(([place, logit, rank]) => ({ ...cells.split(place), logit: logit ?? 0, rank })),
       ]),
     );
-  return { promoted: side(packed.promoted), demoted: side(packed.demoted), rules: packed.rules ?? {} };
+  return {
+    ...packed,
+    promoted: side(packed.promoted),
+    demoted: side(packed.demoted),
+    rules: packed.rules ?? {},
+    cut: packed.cut ?? {},
+  };
 }
 
-/**
- * @param {import("../types.js").Units} packed
- * @param {Cells} cells
- * @returns {Record<string, Unit>} by number
- */
-export function units(packed, cells) {
-  const side = (/** @type {import("../types.js").Held[]} */ rows, /** @type {number} */ sign) =>
-    rows.map(([place, end]) => ({ ...cells.split(place), end, sign }));
-  return Object.fromEntries(
-    Object.entries(packed.units).map(([number, { text, cells: positive, negative }]) => [
-      number,
-      { text, triggers: [...side(positive, 1), ...side(negative, -1)] },
-    ]),
-  );
+/** @param {import("../types.js").Units} packed @returns {{triggers: number, units: Record<string, Unit>}} units by number */
+export function units({ triggers, units }) {
+  const side = (/** @type {import("../types.js").Held[]} */ rows, /** @type {1 | -1} */ side) =>
+    rows.map(([end, gaps]) => {
+      let place = 0;
+      return { side, end, places: gaps.map((gap) => (place += gap)) };
+    });
+  return {
+    triggers,
+    units: Object.fromEntries(
+      Object.entries(units).map(([number, { text, starts, cells, negative, few }]) => [
+        number,
+        {
+          text,
+          starts,
+          held: [...side(cells, 1), ...side(negative, -1)],
+          few: new Map(Object.entries(few).map(([place, counts]) => [Number(place), counts])),
+        },
+      ]),
+    ),
+  };
 }

@@ -1,0 +1,111 @@
+// @ts-check
+/** The search's list of values: those that promote what is asked for, and those that demote it. */
+import { notYet } from "./coming.js";
+import * as data from "./data.js";
+import { h, replace } from "./dom.js";
+import { marked } from "./marks.js";
+import { bar, cellLink, listed, preview } from "./parts.js";
+import { searchHref } from "./query.js";
+import { values } from "./ranking.js";
+import { choices, shown, shownAll } from "./sought.js";
+import { counted, number, visible, whole, words } from "./text.js";
+
+/** @typedef {import("./sought.js").Sought} Sought */
+/** @typedef {(layer: number, cell: number) => boolean} IsOfKind */
+
+/**
+ * Fill a place with the values that promote and demote the tokens that are asked for.
+ * @param {HTMLElement} place
+ * @param {Sought[]} sought
+ * @param {string} asked
+ * @param {data.Run} run
+ * @param {AbortSignal} signal
+ * @param {{kind: string, isOfKind: IsOfKind}} only
+ */
+export async function valuesOf(place, sought, asked, run, signal, only) {
+  if (!run.lens)
+    return replace(
+      place,
+      h("p", { class: "missing" }, notYet("The values are not read yet", "Read them")),
+    );
+  const tokens = sought.filter(({ token }) => token !== null);
+  const pages = await Promise.all(tokens.map(({ token }) => data.tokens(Number(token))));
+  const side = (/** @type {"promoted" | "demoted"} */ name) => {
+    const lists = tokens.map(({ token }, i) =>
+      (pages[i][name][Number(token)] ?? []).map(({ layer, cell, logit, rank }) => ({
+        place: data.axis.place(layer, cell),
+        logit,
+        rank,
+      })),
+    );
+    const all = values(lists).filter(({ place }) => {
+      const { layer, cell } = data.axis.split(place);
+      return only.isOfKind(layer, cell);
+    });
+    const cut = tokens.map(({ token }, i) => pages[i].cut[String(token)]?.[name === "promoted" ? 0 : 1] ?? 0);
+    return { all, cut: Math.max(0, ...cut) > run.search.speakers ? Math.max(...cut) : 0 };
+  };
+  const texts = sought.filter(({ token }) => token === null);
+  replace(
+    place,
+    await choices(sought, asked, only.kind && `&kind=${only.kind}`),
+    texts.length > 0 &&
+      h(
+        "p",
+        {},
+        `${texts.length > 1 ? "These are" : "This is"} no single token of the model: `,
+        shownAll(texts),
+        ". ",
+        texts.some(({ term }) => words(term.text).length > 1) && [
+          "Search for one: ",
+          ...words(texts.map(({ term }) => term.text).join(" ")).flatMap((word, i) => [
+            i ? ", " : "",
+            h("a", { href: searchHref(word) }, h("bdi", {}, visible(word))),
+          ]),
+        ],
+      ),
+    tokens.length > 0 && [
+      speakers("promote", tokens, side("promoted"), "say", signal),
+      speakers("demote", tokens, side("demoted"), "unsay", signal),
+    ],
+  );
+}
+
+/** @param {string} verb @param {Sought[]} tokens @param {{all: import("./ranking.js").Value[], cut: number}} found @param {string} kind @param {AbortSignal} signal */
+function speakers(verb, tokens, { all, cut }, kind, signal) {
+  if (!all.length) return h("p", {}, `No value has `, shownAll(tokens), ` among the tokens it ${verb}s most.`);
+  const largest = Math.max(...all.map(({ logit }) => Math.abs(logit)), 1e-9);
+  const several = tokens.length > 1;
+  return h(
+    "div",
+    {},
+    h(
+      "h3",
+      {},
+      `${cut ? `The best ${whole(all.length)} of ${whole(cut)} values that` : counted(all.length, "value")} ${!cut && all.length === 1 ? `${verb}s` : verb} `,
+      shownAll(tokens),
+    ),
+    listed(all, ({ place, logit, matched }) => {
+      const { layer, cell } = data.axis.split(place);
+      return h(
+        "li",
+        {},
+        h(
+          "span",
+          { class: "hit" },
+          cellLink(layer, cell),
+          marked(layer, cell),
+          bar(Math.abs(logit) / largest, kind),
+          h("span", { class: "num soft small" }, `${number(logit)}${several ? "" : `, rank ${matched[0][2]}`}`),
+        ),
+        several &&
+          h(
+            "span",
+            { class: "matched small soft" },
+            matched.map(([i, each, rank]) => h("span", {}, shown(tokens[i]), ` ${number(each)}, rank ${rank}`)),
+          ),
+        preview(data.axis.address(layer, cell), signal, { triggers: 1, promoted: 5 }),
+      );
+    }),
+  );
+}
