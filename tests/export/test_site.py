@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import errno
-import json
 from pathlib import Path
 from typing import Any
 
 import explored
 import msgspec
+import packed
 import pytest
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
@@ -16,41 +16,57 @@ from typer.testing import CliRunner
 import keyhole
 from keyhole.cli import app
 from keyhole.errors import DiskFull, RunError, RunExists
+from keyhole.export import packs, texts
 from keyhole.export import site as export
-from keyhole.store import annotations
-from keyhole.web import addresses
+from keyhole.store import collections
+from keyhole.web import addresses, schema
 from keyhole.web import routes as web
+from keyhole.web.contract import Explorer
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> keyhole.Run:
     run = explored.write(tmp_path_factory.mktemp("export"))
-    annotations.save_note(run, {"layer": 0, "cell": 3, "text": "odd"})
+    collections.save_note(run, {"layer": 0, "cell": 3, "text": "odd"})
     return run
 
 
 @pytest.mark.slow(seconds=2)
-def test_every_file_is_what_the_server_answers(run: keyhole.Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("shared", [True, False])
+def test_every_answer_is_what_the_server_answers(
+    run: keyhole.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    """Also if the corpus is too large to be one file, and if there are many packs."""
+    monkeypatch.setattr(texts, "SHARED", texts.SHARED if shared else 0)
+    monkeypatch.setattr(packs, "BYTES", packs.BYTES if shared else 2000)
     site = tmp_path / "a" / "site"
     result = CliRunner().invoke(app, ["export", str(run.path), str(site)])
     assert result.exit_code == 0, result.output
     written = {path.relative_to(site).as_posix(): path for path in site.rglob("*") if path.is_file()}
-    assert {"index.html", "static/vega.js", "data/run.json", "data/cells/2/23.json"} <= set(written)
+    assert {"index.html", "static/vega.js", "data/run.json", "data/map.json", "data/cells-0-0.pack"} <= set(written)
+    assert ("data/texts.pack" in written) == shared
+    assert len([name for name in written if name.endswith(".pack")]) < 16 if shared else "data/cells-1-0.pack"
     assert f"{len(written):,} files" in result.output
+    answers = packed.answers(site)
     with TestClient(web.create(run), base_url="http://localhost") as client:
         for name, path in written.items():
-            answer = client.get(f"/{name}")
-            assert answer.status_code == 200, name
-            if name == "data/run.json":
-                assert json.loads(path.read_bytes()) == answer.json() | {"live": False}
-            elif name.endswith(".json"):
-                assert json.loads(path.read_bytes()) == answer.json()
-                kind = name.split("/")[1].removesuffix(".json")
-                msgspec.json.decode(path.read_bytes(), type=addresses.DATA[kind].answer)
-            else:
-                assert path.read_bytes() == answer.content
-    assert sum(name.startswith("data/cells/") for name in written) == len(run.cells)
+            if not name.startswith("data/"):
+                assert path.read_bytes() == client.get(f"/{name}").content, name
+        assert set(answers) == set(Explorer(run).paths())
+        about = answers["run.json"].pop("export")
+        for name, found in answers.items():
+            answer = client.get(f"/data/{name}").json()
+            assert found == (answer | {"live": False} if name == "run.json" else answer), name
+            msgspec.convert(answer, type=addresses.DATA[name.split("/")[0].removesuffix(".json")].answer)
+    msgspec.convert(about, type=schema.Export)
+    assert sum(name.startswith("cells/") for name in answers) == len(run.cells)
     assert [path.name for path in site.parent.iterdir()] == ["site"]
+
+
+def test_the_same_run_gives_the_same_bytes(run: keyhole.Run, tmp_path: Path) -> None:
+    one, two = (export.export(run, tmp_path / name).path for name in ("one", "two"))
+    names = sorted(path.relative_to(one) for path in one.rglob("*") if path.is_file())
+    assert all((one / name).read_bytes() == (two / name).read_bytes() for name in names)
 
 
 def test_nothing_names_the_folders_of_this_machine(run: keyhole.Run, tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""The explorer as files, for any static host: the server's answers under the same addresses.
+"""The explorer as files, for any static host: the page, the server's answers whose address is a word as JSON files, and all others
+in packs of many (packs.py).
 
 The export is written to SITE.partial, flushed to disk, and then renamed to SITE. Only exports are ever replaced or deleted: a
 folder that contains anything else is refused, and so is a SITE.partial that is something else (an unfinished scan, for example).
@@ -11,27 +12,34 @@ import errno
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
+from ..analyses.beside import check
+from ..common import notebook
 from ..common.files import put_in_place, sync_folder
 from ..errors import DiskFull, RunError, RunExists, UsageError
 from ..store.run import Run
-from ..web.beside import check_axis
+from ..web import schema
 from ..web.contract import Explorer
 from ..web.pack import compact
 from ..web.routes import static_file, static_files
+from .packs import Packs
+from .part import Layers, Part
 
 Progress = Callable[[str, int], Callable[[int], None]]
 _FOLDER = re.compile(
-    r"static|data|data/(layers|labels|tokens|words|units|patterns|cells|beside)|data/(cells|beside)/[0-9]+"
+    r"static|data|data/(layers|labels|tokens|words|units|patterns|documents|passages|cells|beside)|data/(cells|beside)/[0-9]+"
 )
 _FILE = re.compile(
     r"index\.html|static/[a-z0-9_-]+(\.[a-z0-9]+)+"
-    r"|data/[a-z]+\.json|data/(layers|labels|tokens|words|units|patterns)/[0-9]+\.json|data/(cells|beside)/[0-9]+/[0-9]+\.json"
+    r"|data/[a-z]+\.json|data/[a-z]+(-[0-9]+)*\.pack|data/(layers|labels|tokens|words|units|patterns|documents|passages)/[0-9]+\.json|data/(cells|beside)/[0-9]+/[0-9]+\.json"
 )
+_ABOUT = "run.json"
 _FLUSHING = 16
 """Files that are flushed to disk in parallel: together they wait less for the disk than one by one."""
 
@@ -49,25 +57,28 @@ def export(
     *,
     force: bool = False,
     beside: Run | None = None,
-    progress: Progress = lambda what, total: lambda done: None,
+    layers: Layers = (),
+    cells: Sequence[str] = (),
+    collection: str | None = None,
+    progress: Progress = notebook.stages,
 ) -> Exported:
-    """Write the explorer of a run into the folder `site`, completely or not at all. With `beside`, every cell's page shows that
-    run too, which about doubles the export."""
+    """Write the explorer of a run into the folder `site`, completely or not at all. With `beside`, that run is shown
+    too: on every page if it has the same cells, which about doubles the export, else on the overview. `layers` (`"3,10-12"`), `cells` (`["L3.17"]`) and `collection` (its name) choose what
+    is exported; without them, it is every cell."""
     if beside is not None:
-        check_axis(run, beside)
+        check(run, [beside])
+    part = Part(run, layers, cells, collection) if layers or cells or collection is not None else None
     count = size = 0
     try:
         site = Path(os.path.realpath(site))  # if it is a link, its target is written and the link stays
         with _beside(run, site, force) as folder:
-            explorer = Explorer(run, other=beside)
-            advance = progress("writing cells", len(run.cells))
-            for name, content in _files(explorer):
+            explorer = Explorer(run, other=beside, only=None if part is None else part.has)
+            advance = progress("writing cells", len(run.cells) if part is None else part.about.cells)
+            for name, content in _files(explorer, part, advance):
                 file = folder / name
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_bytes(content)
                 count, size = count + 1, size + len(content)
-                if name.startswith("data/cells/"):
-                    advance(1)
             _flush(folder)
             _check(site, force)  # again, because writing took a while
             _put_in_place(folder, site)
@@ -81,14 +92,36 @@ def export(
     return Exported(site, count, size)
 
 
-def _files(explorer: Explorer) -> Iterator[tuple[str, bytes]]:
-    """Every file, those of the page first."""
+def _files(explorer: Explorer, part: Part | None, advance: Callable[[int], None]) -> Iterator[tuple[str, bytes]]:
+    """Every file: those of the page first, run.json last, because it says which packs there are."""
     for name in (*static_files(), "vega.js"):
         content = static_file(name)
         assert content is not None
         yield (name if name == "index.html" else f"static/{name}"), content
-    for path in explorer.paths():
-        yield f"data/{path}", compact(explorer.answer(path))
+
+    def paths() -> Iterator[str]:
+        return explorer.paths() if part is None else part.paths(explorer)
+
+    def answer(path: str) -> schema.Record:
+        return explorer.answer(path) if part is None else part.narrowed(explorer.answer(path))
+
+    def numbered() -> Iterator[tuple[str, schema.Record]]:
+        for path in paths():
+            if "/" in path:
+                yield path, answer(path)
+                if path.startswith("cells/"):
+                    advance(1)
+
+    for path in paths():
+        if "/" not in path and path != _ABOUT:
+            yield f"data/{path}", compact(answer(path))
+    packs = Packs(explorer.run)
+    for path, content in packs.files(numbered()):
+        yield f"data/{path}", content
+    about = answer(_ABOUT)
+    assert isinstance(about, schema.About)
+    about.export = schema.Export(packs.first, packs.stamp, msgspec.UNSET if part is None else part.about)
+    yield f"data/{_ABOUT}", compact(about)
 
 
 # What may be written, replaced and deleted
