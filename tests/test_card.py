@@ -13,8 +13,12 @@ from families import save, tiny
 import keyhole
 from keyhole.models.intervene import Edit
 from keyhole.scanning.verify import verify
-from keyhole.store import layout
+from keyhole.store import layout, shading
 from keyhole.uses import prompt
+from keyhole.uses.ablate import ablate
+from keyhole.uses.by_layer import by_layer
+from keyhole.uses.nearest import nearest
+from keyhole.uses.trying import try_key
 
 CARD = os.environ.get("KEYHOLE_TEST_CARD", "cuda")  # another device only tries the tests themselves
 pytestmark = pytest.mark.skipif(CARD == "cuda" and not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -135,3 +139,34 @@ def same(one: object, other: object) -> None:
         assert one == pytest.approx(other, rel=1e-2, abs=1e-4)
     else:
         assert one == other
+
+
+def test_what_the_live_pages_ask(folder: str, text: Path, tmp_path: Path) -> None:
+    """Try this key, the nearest cells, ablation, what every layer does, and a continuation with a cell switched off."""
+    run = keyhole.analyze(
+        scanned(folder, text, tmp_path / "run", device="cpu"), only=["shading", "plane", "agreement"], device="cpu"
+    )
+    card = keyhole.analyze(scanned(folder, text, tmp_path / "card"), only=["shading", "plane"], device=CARD)
+    shares = [shading.of(each) for each in (run, card)]
+    assert shares[0] is not None
+    assert shares[1] is not None
+    edits = [Edit(1, 5, 0.0)]
+    found = []
+    for device in ("cpu", CARD):
+        model = keyhole.load(folder, device=device, dtype="float32")
+        tried = try_key(run, model, 1, 5, TEXT)
+        close = nearest(run, model, TEXT, limit=10)
+        off = ablate(model, TEXT, [(0, 3), (2, 7)], edits=edits)
+        layers = by_layer(model, TEXT, edits=edits)
+        text_after = keyhole.generate(model, TEXT, edits=edits, length=6, temperature=0.0)
+        found.append((tried, close, off, layers, text_after))
+    (tried, close, off, layers, after), (tried2, close2, off2, layers2, after2) = found
+    np.testing.assert_allclose(tried.coefficients, tried2.coefficients, rtol=1e-3, atol=1e-5)
+    for side in ("keys", "values"):
+        numbers = [[number for _, number in getattr(each, side)] for each in (close, close2)]
+        np.testing.assert_allclose(*numbers, rtol=1e-3, atol=1e-5)
+    effects = [[(each.logit, each.log_p) for each in one.cells] for one in (off, off2)]
+    np.testing.assert_allclose(*effects, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(layers.effects, layers2.effects, rtol=1e-3, atol=1e-4)
+    for side in ("original", "edited"):
+        assert [each.token for each in getattr(after, side)] == [each.token for each in getattr(after2, side)]

@@ -45,6 +45,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # Light
 
 
+def test_the_list_of_commands_has_whole_sentences() -> None:
+    listed = run("--help").partition("Commands:")[2]
+    assert "…" not in listed
+    assert "..." not in listed
+    for name in ("scan", "analyze", "demo"):
+        assert re.search(rf"^  {name} .*?\.$", listed, re.MULTILINE | re.DOTALL), name
+
+
 @pytest.mark.parametrize("arguments", ["--help", "scan --help", "show --help", "--version"])
 def test_help_loads_no_model_library(arguments: str) -> None:
     code = (

@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from .analyses.analyze import analyze
+    from .analyses.columns import columns
     from .analyses.compare import compare
     from .errors import KeyholeError
     from .models import intervene
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from .store.run import Cell, Run, Stats, Trigger
     from .store.run import Run as open
     from .uses import prompt
+    from .uses.generate import generate
     from .views.report import write as report
 
 _MODULES = {
@@ -47,7 +49,9 @@ _WHERE = {
     "Stats": "store.run",
     "Trigger": "store.run",
     "analyze": "analyses.analyze",
+    "columns": "analyses.columns",
     "compare": "analyses.compare",
+    "generate": "uses.generate",
     "load": "models.load",
     "merge": "scanning.merge",
     "scan": "scanning.scan",
@@ -65,7 +69,9 @@ __all__ = [
     "Stats",
     "Trigger",
     "analyze",
+    "columns",
     "compare",
+    "generate",
     "intervene",
     "load",
     "merge",

@@ -7,11 +7,12 @@ from typing import Annotated
 import typer
 
 from . import __version__
-from .commands import look, make
-from .commands.help import FromRecords
+from .commands import look, make, people, search
+from .commands.help import FromRecords, Sentences
 
 app = typer.Typer(
     name="keyhole",
+    cls=Sentences,
     help="Look through the feed-forward memories of a transformer: what makes every key fire, what every value says.",
     no_args_is_help=True,
     add_completion=False,
@@ -26,6 +27,7 @@ app.command()(make.patterns)
 app.command()(look.table)
 app.command()(look.sql)
 app.command()(look.tokens)
+app.command()(search.search)
 app.command()(look.match)
 app.command()(make.verify)
 app.command()(make.merge)
@@ -33,7 +35,8 @@ app.command()(look.report)
 app.command()(look.compare)
 app.command()(look.serve)
 app.command()(look.export)
-app.command("annotations")(look.list_annotations)
+app.command("annotations")(people.list_annotations)
+app.command("collections")(people.list_collections)
 app.command()(make.demo)
 
 

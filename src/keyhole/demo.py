@@ -65,15 +65,12 @@ def write_sample(path: Path, every: int) -> Path:
     return path
 
 
-def show_off(out: Path, every: int, *, force: bool) -> Run:
-    """Scan, analyze and report what is not there yet, then print a few cells and the next commands."""
+def read(out: Path, every: int, *, force: bool) -> Run:
+    """The demo's run: scanned, unless it is there."""
     check_installed()
-    from .analyses import measured
     from .scanning.scan import scan
     from .store import layout
-    from .views import terminal
-    from .views.progress import Bar, Stages
-    from .views.report import write as report
+    from .views.progress import Bar
 
     path = printable(str(out))
     if out.exists() and not force:
@@ -85,6 +82,24 @@ def show_off(out: Path, every: int, *, force: bool) -> Run:
         options: dict[str, Any] = {"hold_out": HOLD_OUT, "resume": not force, "force": force}
         with Bar() as bar:
             run = scan(str(model_file()), [source], out, progress=bar, **options)
+    return run
+
+
+def is_complete(run: Run) -> bool:
+    """Whether nothing is left to analyze."""
+    from .analyses import measured
+
+    return not measured.missing(run)
+
+
+def finish(out: str) -> None:
+    """Analyze and report what is not there yet, then print a few cells and the next commands."""
+    from .analyses import measured
+    from .views import terminal
+    from .views.progress import Stages
+    from .views.report import write as report
+
+    run, path = Run(Path(out)), printable(out)
     if wanted := measured.missing(run):
         say("What its values say, and how its layers come to a prediction …")
         from .analyses.analyze import analyze
@@ -104,4 +119,3 @@ def show_off(out: Path, every: int, *, force: bool) -> Run:
     console.print(f'Which values promote a token:  keyhole tokens {path} " freedom"')
     console.print(f"The report:  {printable(str(page))}")
     console.print(f"The explorer:  keyhole serve {path}\n")
-    return run

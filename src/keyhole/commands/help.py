@@ -1,10 +1,24 @@
-"""Help texts that name the analyses. The records are read when the help is asked for, so that no command waits for them."""
+"""Help texts: a list of commands in whole sentences, and options that name the analyses. The records are read when the help is asked
+for, so that no command waits for them."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
+
+SENTENCE = 1000
+"""Longer than any first sentence."""
+
+
+class Sentences(TyperGroup):
+    """A list of commands, each with the whole first sentence of its help; the library's own cuts it at the end of a line."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        found = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        rows = [(name, each.get_short_help_str(SENTENCE)) for name, each in found.items() if each and not each.hidden]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
 
 class FromRecords(TyperCommand):

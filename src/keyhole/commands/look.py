@@ -1,15 +1,18 @@
-"""Commands that look at a finished run: info, show, table, sql, tokens, match, report, compare, serve, export, annotations."""
+"""Commands that look at a finished run: info, show, table, sql, tokens, match, report, compare, serve, export."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..common.output import printable, put_json, say
-from .options import ModelNow, RunPath, TrustRemoteCode
+from ..common.output import printable, put_json, put_json_list, say
+from .options import AsJson, ModelNow, RunPath, TrustRemoteCode
+
+if TYPE_CHECKING:
+    from ..store.run import Run
 
 
 def info(run: RunPath) -> None:
@@ -24,12 +27,27 @@ def show(
     run: RunPath,
     cell: Annotated[str, typer.Argument(help="A cell's address, as in L12.345.")],
     limit: Annotated[int | None, typer.Option(help="Show at most this many triggers per side.", min=1)] = None,
+    below: Annotated[
+        bool, typer.Option("--below", help="Also show prefixes below the triggers, from bands of the coefficient.")
+    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """A cell: its statistics, what its value says, its triggers. A trigger's last token is marked, the next follows the arrow."""
     from ..store.run import Run
-    from ..views import terminal
+    from ..views import below as lower
+    from ..views import data, terminal
 
-    terminal.console().print(terminal.cell(Run(run)[cell], limit=limit))
+    found = Run(run)[cell]
+    if as_json:
+        put_json(data.cell(found, limit=limit) | (lower.data(found) if below else {}), indent=1)
+        return
+    console = terminal.console()
+    more = [lower.examples(found)] if below else []  # before anything is printed: the run may have none
+    for part in (terminal.cell(found, limit=limit), *more):
+        console.print(part)
+
+
+Parquet = Annotated[Path | None, typer.Option(help="Write the rows into this file, as Parquet.", show_default=False)]
 
 
 def table(
@@ -37,20 +55,29 @@ def table(
     name: Annotated[str, typer.Argument(help="A table's name. Without one, the names of all tables are printed.")] = "",
     csv: Annotated[bool, typer.Option("--csv", help="As comma-separated values.")] = False,
     json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    parquet: Parquet = None,
 ) -> None:
-    """A table that `analyze` filled."""
-    from ..analyses import measured, registry
+    """A table that `analyze` filled, or `cells` and `triggers`: all cells with every measure, and all their triggers."""
+    from ..analyses import measured, registry, relations
     from ..store import tables
     from ..store.run import Run
 
     opened, schemas = Run(run), registry.schemas()
+    names = [*relations.SCHEMAS, *schemas]
     if not name:
-        say("\n".join(schemas))
+        say("\n".join(names))
         return
-    if name not in schemas:
-        raise tables.unknown(name, schemas)
+    if name not in names:
+        raise tables.unknown(name, names)
+    if parquet or name in relations.SCHEMAS:
+        _answer(opened, f'select * from "{name}"', csv, json, parquet, first=FIRST)
+        return
     rows, note = tables.read_table(opened.path, name, schemas), measured.note(opened, name)
     _print_rows(rows, csv, json, note if rows else note or registry.get(name).empty)
+
+
+FIRST = 20
+"""Rows of `cells` and `triggers` that are printed on a terminal."""
 
 
 def sql(
@@ -58,15 +85,44 @@ def sql(
     query: Annotated[str, typer.Argument(help='Any SQL over the tables, as in "select * from agreement".')],
     csv: Annotated[bool, typer.Option("--csv", help="As comma-separated values.")] = False,
     json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    parquet: Parquet = None,
 ) -> None:
-    """Query the tables with SQL. Nothing is changed."""
+    """Query the tables, all `cells` and all `triggers` with SQL. `definitions` lists every column. Nothing is changed."""
     from ..errors import UsageError
-    from ..store import tables
     from ..store.run import Run
 
     if not query.strip().strip(";").strip():
         raise UsageError('The query is empty. Ask for something: keyhole sql RUN "select * from agreement"')
-    _print_rows(tables.query(Run(run).path, query), csv, json, None)
+    _answer(Run(run), query, csv, json, parquet)
+
+
+def _answer(run: Run, query: str, csv: bool, json: bool, parquet: Path | None, first: int | None = None) -> None:
+    """The rows of a query, in the form that was asked for; on a terminal, all or the `first`."""
+    from ..analyses import relations
+    from ..common.files import disk_errors
+    from ..errors import UsageError
+    from ..store import tables
+    from ..views import text
+
+    if csv + json + (parquet is not None) > 1:
+        raise UsageError("--csv, --json and --parquet are different forms: choose one.")
+    known = relations.of(run)
+    if parquet:
+        with disk_errors(parquet, full="Make room, and run the same command again.", refused="Choose another file."):
+            tables.save_parquet(run.path, query, parquet, known)
+        say(printable(str(parquet)))
+    elif csv:
+        for number, rows in enumerate(tables.stream(run.path, query, known)):
+            sys.stdout.write(text.as_csv(rows, on_terminal=sys.stdout.isatty(), heading=number == 0))
+    elif json:
+        put_json_list(tables.stream(run.path, query, known))
+    elif first is None:
+        _print_rows(tables.query(run.path, query, known), csv, json, None)
+    else:
+        rows = tables.query(run.path, f"{query} limit {first}", known)
+        total = tables.query(run.path, query.replace("*", "count(*) as n", 1), known)[0]["n"]
+        note = f"the first {len(rows):,} of {total:,} rows; all of them: --csv, --json or --parquet FILE"
+        _print_rows(rows, csv, json, note if total > first else None)
 
 
 def _print_rows(rows: list[dict[str, Any]], csv: bool, json: bool, note: str | None) -> None:
@@ -90,15 +146,19 @@ def tokens(
     lens: Annotated[
         str | None, typer.Option(help="norm, raw or mapped.  [default: the first of these that was analyzed]")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """The cells whose values promote a token, and those whose values demote it, strongest first."""
     from ..store.run import Run
     from ..store.values import LENSES, Values, available, token_id
-    from ..views import terminal
+    from ..views import data, terminal
 
     opened = Run(run)
-    chosen = lens or next(iter(available(opened)), LENSES[0])
-    terminal.console().print(terminal.token(Values(opened, chosen), token_id(opened, token), limit))
+    said = Values(opened, lens or next(iter(available(opened)), LENSES[0]))
+    if as_json:
+        put_json(data.token(said, token_id(opened, token), limit), indent=1)
+        return
+    terminal.console().print(terminal.token(said, token_id(opened, token), limit))
 
 
 def match(
@@ -197,7 +257,9 @@ def serve(
     ] = None,
     beside: Annotated[
         Path | None,
-        typer.Option(help="Another run of the same cells (another corpus, a control), shown beside each cell."),
+        typer.Option(
+            help="Another run, shown beside this one: on every page if it has the same cells (another corpus, a control), else on the overview."
+        ),
     ] = None,
     model: ModelNow = None,
     trust_remote_code: TrustRemoteCode = False,
@@ -224,7 +286,17 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Replace the export that is there.")] = False,
     beside: Annotated[
         Path | None,
-        typer.Option(help="Another run of the same cells (another corpus, a control), shown beside each cell."),
+        typer.Option(
+            help="Another run, shown beside this one: on every page if it has the same cells (another corpus, a control), else on the overview."
+        ),
+    ] = None,
+    layers: Annotated[
+        str | None,
+        typer.Option(help="Only these layers, as in 3,10-12. Together with --cells and --collection: all of them."),
+    ] = None,
+    cells: Annotated[list[str] | None, typer.Option(help="Only this cell, as in L3.17. May be repeated.")] = None,
+    collection: Annotated[
+        str | None, typer.Option(help="Only the cells of a collection: starred, all (that are marked), or a tag.")
     ] = None,
 ) -> None:
     """Write the explorer as files for any static host, without prompts and saving. Look: python -m http.server -d SITE"""
@@ -234,24 +306,15 @@ def export(
 
     with Stages() as progress:
         other = Run(beside) if beside else None
-        done = write(Run(run), site, force=force, beside=other, progress=progress)
+        done = write(
+            Run(run),
+            site,
+            force=force,
+            beside=other,
+            layers=layers or (),
+            cells=cells or (),
+            collection=collection,
+            progress=progress,
+        )
     where = printable(str(site))
     say(f"{where}: {done.files:,} files, {done.bytes / 1e6:,.1f} MB. Look: python -m http.server -d {where}")
-
-
-def list_annotations(
-    run: RunPath,
-    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
-) -> None:
-    """What people found in the triggers: how much of each layer is covered, and how much annotators agree.
-
-    Annotations and notes are files of the run: `scan --force` deletes them with it."""
-    from ..store.annotations import summary
-    from ..store.run import Run
-    from ..views import terminal
-
-    found = summary(Run(run))
-    if as_json:
-        put_json(found)
-        return
-    terminal.console().print(terminal.annotated(found, str(run)))

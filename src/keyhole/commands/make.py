@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -125,6 +123,14 @@ def scan(
     ] = ControlOption.none,
     control_seed: Annotated[int, typer.Option(help="The seed of --control.", min=0)] = 0,
     trust_remote_code: TrustRemoteCode = False,
+    serve: Annotated[
+        bool,
+        typer.Option("--serve", help="Then serve the explorer, and analyze and report meanwhile, until Ctrl-C."),
+    ] = False,
+    port: Annotated[
+        int, typer.Option(help="The port of --serve. If it is taken, the next free one.", min=0, max=65535)
+    ] = 8765,
+    no_open: Annotated[bool, typer.Option("--no-open", help="With --serve, do not open the browser.")] = False,
     from_: Annotated[
         Path | None,
         typer.Option(
@@ -162,6 +168,8 @@ def scan(
         model, corpus, options, shard, revision, edited = again
     if not model or not corpus:
         raise UsageError("scan needs a MODEL and a CORPUS: keyhole scan MODEL CORPUS... --out runs/x")
+    if serve and shard:
+        raise UsageError("One shard of a scan cannot be analyzed or served. Merge the shards first (keyhole merge).")
     options["control"] = None if options["control"] == "none" else options["control"]
     out = out or default_out(model, corpus, shard, options["control"], options["control_seed"])
     from ..scanning.scan import scan as run_scan
@@ -182,6 +190,12 @@ def scan(
             **options,
         )
     _tell(run)
+    if serve:
+        from ..web.serve import serve as answer
+        from .alongside import analyze_and_report, working
+
+        with working(analyze_and_report, str(run.path)):
+            answer(run, port=port, browse=not no_open, trust_remote_code=trust_remote_code)
 
 
 def default_out(
@@ -271,6 +285,9 @@ def analyze(
         typer.Option("--mask-untrained", help="Leave out tokens that do not occur in the text and seem untrained."),
     ] = False,
     similar: Annotated[bool, typer.Option("--similar/--no-similar", help="Find the cells with similar values.")] = True,
+    map: Annotated[
+        str, typer.Option(help="How the explorer's map of values and of keys is made: pca, or umap, which is an extra.")
+    ] = "pca",
     model: ModelNow = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps, …")] = "auto",
     trust_remote_code: TrustRemoteCode = False,
@@ -295,6 +312,7 @@ def analyze(
             lens=_names(lens),
             mask_untrained=mask_untrained,
             similar=similar,
+            map=map,
             model=model,
             device=device,
             trust_remote_code=trust_remote_code,
@@ -399,16 +417,25 @@ def demo(
 ) -> None:
     """SmolLM2-135M-Instruct over the State of the Union, both from PyPI: scan, analyze, report.
 
-    In a terminal it then serves the explorer. Without a terminal, or if CI is set, it prints how to."""
-    from ..demo import show_off
+    In a terminal it serves the explorer as soon as the scan is done, and analyzes meanwhile. Without a terminal, or if CI is set,
+    it prints how to."""
+    from .. import demo as shown
+    from .alongside import at_terminal, working
 
-    run = show_off(out, every, force=force)
-    explore(run)
+    run = shown.read(out, every, force=force)
+    if at_terminal() and not shown.is_complete(run):
+        with working(shown.finish, str(out)):
+            explore(run)
+    else:
+        shown.finish(str(out))
+        explore(run)
 
 
 def explore(run: Any) -> None:
     """Serve the explorer if a person is at the terminal."""
-    if sys.stdout.isatty() and not os.environ.get("CI"):
+    from .alongside import at_terminal
+
+    if at_terminal():
         from ..web.serve import serve as answer
 
         answer(run)

@@ -16,3 +16,4 @@ ModelNow = Annotated[
     str | None,
     typer.Option("--model", help="The model to load.  [default: the one that the run names, if you made the run]"),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
