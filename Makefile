@@ -45,9 +45,10 @@ lint: .venv/ready
 types-js: .venv/ready
 	$(BIN)/python tests/helpers/check_js.py
 
-# what docs/analyses.md says of the analyses, from their records
+# what docs/analyses.md says of the analyses, from their records; what docs/http.md says of the explorer's addresses, from theirs
 docs: .venv/ready
 	$(BIN)/python -m keyhole.analyses.docs
+	$(BIN)/python -m keyhole.web.docs
 
 bench: .venv/ready
 	$(BIN)/python bench/scan.py
