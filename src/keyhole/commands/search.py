@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..common.output import put_json
 from .options import ModelNow, RunPath, TrustRemoteCode
+
+if TYPE_CHECKING:
+    from ..store.run import Run
 
 
 def search(
@@ -33,6 +36,11 @@ def search(
     if not query.strip():
         raise UsageError("The query is empty. Search for something: keyhole search RUN money")
     opened = Run(run)
+    if cell := _cell(opened, query):
+        raise UsageError(
+            f"{cell} is a cell. Show it: keyhole show RUN {cell}. Its neighbours: keyhole search RUN 'like {cell}'. "
+            f"To search for the text, quote it: '\"{query.strip()}\"'."
+        )
     text = unquoted(like(query) or "")
     if text is None:
         result = find.search(opened, query)
@@ -53,3 +61,13 @@ def search(
         return
     result = find.Found(opened, query)
     terminal.console().print(searched.near(f"‘{text}’", result, near.keys, near.values, limit, "share of its largest"))
+
+
+def _cell(run: Run, query: str) -> str | None:
+    """The cell that a query names; None if it names no cell of the run, and so is a text."""
+    from ..errors import UsageError
+
+    try:
+        return run.cells.address(run.cells.find(query.strip()))
+    except UsageError:
+        return None
