@@ -18,7 +18,7 @@ from ..store import collections, layout, values
 from ..store.annotations import RULES
 from ..store.run import Cell, Run, Trigger
 from . import firing, kinds, patterns
-from .text import model_name, number, other_side, quoted, readable, signs
+from .text import model_name, number, other_side, quoted, readable, share, signs
 
 CONTEXT_CHARACTERS = 64
 LEAST_TEXT = 16
@@ -89,7 +89,7 @@ def value(cell: Cell, *, limit: int = 10) -> list[RenderableType]:
         head = Text.assemble(
             (f"value, lens {lens}", "bold"),
             (
-                f"   norm {number(said.norms[place], '.3g')}   max p {number(said.max_prob[place], '.2%')}"
+                f"   norm {number(said.norms[place], '.3g')}   max p {share(said.max_prob[place])}"
                 f"   entropy {number(said.entropy[place], '.2f')} nats",
                 "dim",
             ),
@@ -145,7 +145,8 @@ def token(said: values.Values, token: int, limit: int) -> RenderableType:
     piece = quoted(said.run.vocabulary.piece(token))
     parts: list[RenderableType] = []
     for verb, speakers in (("promote", said.promoting(token)), ("demote", said.demoting(token))):
-        title = f"values that {verb} {piece}: {len(speakers):,} have it among their {'first' if verb == 'promote' else 'last'} {values.KEPT}"
+        have = f"{len(speakers):,} {'has it among its' if len(speakers) == 1 else 'have it among their'}"
+        title = f"values that {verb} {piece}: {have} {'first' if verb == 'promote' else 'last'} {values.KEPT}"
         table = Table(box=None, padding=(0, 1), title=title, title_justify="left", title_style="bold")
         for heading in ("cell", "logit", "rank", "max p"):
             table.add_column(heading, justify="right", no_wrap=True)
@@ -161,7 +162,7 @@ def token(said: values.Values, token: int, limit: int) -> RenderableType:
                 speaker.address,
                 number(speaker.logit, ".3f"),
                 str(speaker.rank),
-                number(said.max_prob[said.run.cells.place(*at)], ".2%"),
+                share(said.max_prob[said.run.cells.place(*at)]),
                 Text(" ".join(quoted(other.piece) for other in others)),
                 *label,
             )
@@ -315,8 +316,6 @@ def info(run: Run) -> RenderableType:
     )
     revision = f" @ {printable(str(model['revision'])[:12])}" if model["revision"] else ""
     sides = signs(run)
-    if run.gated and config["shard"] is None:
-        sides += ", each cell read with the sign of its strongest coefficient"
     shard = "" if config["shard"] is None else f"   shard {config['shard'][0]}/{config['shard'][1]}"
     longer = f", {corpus['split_units']:,} longer than the context and split" if corpus["split_units"] else ""
     empty = f", {corpus['empty_units']:,} without a token" if corpus["empty_units"] else ""

@@ -21,6 +21,11 @@ def number(value: float, form: str) -> str:
     return format(value, form) if math.isfinite(value) else "–"
 
 
+def share(value: float) -> str:
+    """A share in percent; one that rounds to nothing is not shown as nothing."""
+    return "<0.01%" if 0 < value < 5e-5 else number(value, ".2%")
+
+
 def model_name(run: Run) -> str:
     """The model's name, and which control it is if it is one."""
     return run.model_name
@@ -134,6 +139,6 @@ def _csv_value(value: Any) -> Any:
 
 def signs(run: Run) -> str:
     """Which signs the coefficients of a run have."""
-    if run.gated:
-        return "both signs; each cell is read with the sign of its strongest"
+    if run.gated and run.manifest["config"]["shard"] is None:
+        return "both signs; each cell is read with the sign of its strongest coefficient"
     return "both signs" if run.signed else "never negative"

@@ -176,7 +176,7 @@ function facts({ model, corpus, config }, shape) {
     [
       "Coefficients",
       model.gated
-        ? "both signs; each cell is read with the sign of its strongest"
+        ? "both signs; each cell is read with the sign of its strongest coefficient"
         : model.signed
           ? "both signs"
           : "never negative",
