@@ -243,22 +243,26 @@ function signed(value, column) {
 }
 
 /**
- * How far direct and measured effects agree, over the cells that were measured.
+ * How far direct and measured effects agree, over the cells that were measured. The last layer is left out: nothing but the
+ * head reads what its cells write, so there the two are the same (up to a norm between layer and residual).
  * @param {Ranked[]} ranked
  * @param {Map<string, Ablated>} known
  */
 function compared(ranked, known) {
-  const pairs = ranked.flatMap((cell) => {
+  const measured = ranked.filter((cell) => typeof known.get(name(cell))?.logit === "number");
+  const pairs = measured.flatMap((cell) => {
+    if (cell.layer === data.axis.depth - 1) return [];
     const lost = known.get(name(cell))?.logit;
     return cell.effect === null || lost === null || lost === undefined ? [] : [[cell.effect, lost]];
   });
   const n = pairs.length;
-  if (n < 3) return n ? `${counted(n, "cell")} measured.` : "";
+  if (!measured.length) return "";
+  if (n < 3) return `${counted(measured.length, "cell")} measured, ${n} of them below the last layer: too few to compare.`;
   const alike = pairs.filter(([a, b]) => Math.sign(a) === Math.sign(b)).length;
   const r = correlation(pairs);
-  return `Direct and measured effect agree in sign for ${alike} of n = ${n} cells measured; their correlation is r = ${
+  return `Below the last layer, direct and measured effect agree in sign for ${alike} of n = ${n} cells measured; their correlation is r = ${
     r === null ? "–" : r.toFixed(2).replace("-", "−")
-  }. These cells were chosen for their size: it is no estimate for all cells.`;
+  }. The last layer is left out, because nothing is computed anew after it. These cells were chosen for their size: it is no estimate for all cells.`;
 }
 
 /** Pearson’s r; null if one side does not vary. @param {number[][]} pairs */
