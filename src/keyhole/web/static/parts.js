@@ -243,11 +243,12 @@ export function telling(triggers, promoted) {
  * A short look at a cell, filled in when it comes into view: its label, a trigger and what its value promotes.
  * @param {string} where `L12.345`
  * @param {AbortSignal} signal
- * @param {{triggers?: number, promoted?: number, pick?: (cell: data.Cell) => {trigger: data.Trigger, mark?: Set<number>}[], negative?: boolean}} [options]
+ * @param {{triggers?: number, promoted?: number, pick?: (cell: data.Cell) => {trigger: data.Trigger, mark?: Set<number>}[], negative?: boolean, demoted?: boolean}} [options]
  *   pick: which triggers are shown, if not those whose next token the value promotes; negative: what a negative coefficient
- *   promotes, which writes −value, so that these are the tokens that the value demotes
+ *   promotes, which writes −value, so that these are the tokens that the value demotes; demoted: those tokens, beside triggers
+ *   that are chosen by what the value promotes
  */
-export function preview(where, signal, { triggers = 1, promoted = 4, pick, negative = false } = {}) {
+export function preview(where, signal, { triggers = 1, promoted = 4, pick, negative = false, demoted = negative } = {}) {
   const at = data.axis.find(where);
   if (!data.has(at.layer, at.cell)) return h("span", { class: "preview soft small" }, ABSENT);
   const place = h("span", { class: "preview" }, " ");
@@ -256,7 +257,8 @@ export function preview(where, signal, { triggers = 1, promoted = 4, pick, negat
     async () => {
       try {
         const cell = await data.cell(at.layer, at.cell);
-        const said = cell.values[0]?.[negative ? "demoted" : "promoted"];
+        const value = cell.values[0];
+        const said = value?.[negative ? "demoted" : "promoted"];
         const names = new Set(said?.map(([piece]) => piece));
         replace(
           place,
@@ -271,7 +273,7 @@ export function preview(where, signal, { triggers = 1, promoted = 4, pick, negat
             h(
               "span",
               { class: "promotes" },
-              different(said, promoted).map((piece) => tokenLink(piece)),
+              different(value[demoted ? "demoted" : "promoted"], promoted).map((piece) => tokenLink(piece)),
             ),
         );
       } catch (error) {

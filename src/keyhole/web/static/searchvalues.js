@@ -5,7 +5,7 @@ import * as data from "./data.js";
 import { h, replace } from "./dom.js";
 import { marked } from "./marks.js";
 import { bar, cellLink, listed, preview } from "./parts.js";
-import { searchHref } from "./query.js";
+import { meant, searchHref } from "./query.js";
 import { values } from "./ranking.js";
 import { choices, shown, shownAll } from "./sought.js";
 import { counted, number, visible, whole, words } from "./text.js";
@@ -46,6 +46,9 @@ export async function valuesOf(place, sought, asked, run, signal, only) {
     return { all, cut: Math.max(0, ...cut) > run.search.speakers ? Math.max(...cut) : 0 };
   };
   const texts = sought.filter(({ token }) => token === null);
+  const { pieces } = await data.vocabulary();
+  const several = texts.map(({ term }) => words(term.text)).filter((each) => each.length > 1);
+  const single = several.flat().filter((word) => meant(pieces, { text: word, exact: false }).some(({ isIt }) => isIt));
   replace(
     place,
     await choices(sought, asked, only.kind && `&kind=${only.kind}`),
@@ -56,9 +59,9 @@ export async function valuesOf(place, sought, asked, run, signal, only) {
         `${texts.length > 1 ? "These are" : "This is"} no single token of the model: `,
         shownAll(texts),
         ". ",
-        texts.some(({ term }) => words(term.text).length > 1) && [
+        single.length > 0 && [
           "Search for one: ",
-          ...words(texts.map(({ term }) => term.text).join(" ")).flatMap((word, i) => [
+          ...single.flatMap((word, i) => [
             i ? ", " : "",
             h("a", { href: searchHref(word) }, h("bdi", {}, visible(word))),
           ]),
@@ -104,7 +107,7 @@ function speakers(verb, tokens, { all, cut }, kind, signal) {
             { class: "matched small soft" },
             matched.map(([i, each, rank]) => h("span", {}, shown(tokens[i]), ` ${number(each)}, rank ${rank}`)),
           ),
-        preview(data.axis.address(layer, cell), signal, { triggers: 1, promoted: 5 }),
+        preview(data.axis.address(layer, cell), signal, { triggers: 1, promoted: 5, demoted: verb === "demote" }),
       );
     }),
   );
