@@ -13,7 +13,7 @@ import json
 import os
 import sys
 from typing import Any
-from urllib.error import HTTPError
+from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 URL = os.environ.get("KEYHOLE_URL", "http://127.0.0.1:8765").rstrip("/")
@@ -30,6 +30,8 @@ def ask(address: str, question: dict[str, Any] | None = None) -> Any:
             return json.load(answer)
     except HTTPError as error:
         raise SystemExit(f"{error.code}: {json.load(error)['error']['message']}") from None
+    except URLError as error:
+        raise SystemExit(f"No server at {URL} ({error.reason}). Start one: keyhole serve RUN") from None
 
 
 def name(layers: list[dict[str, Any]], place: int) -> str:
@@ -46,9 +48,8 @@ def cell(address: str) -> None:
     layer, _, inside = address.rpartition(".")
     number = next((n for n, each in enumerate(run["layers"]) if each["layer"] == layer), None)
     if number is None or not inside.isdigit():
-        raise SystemExit(
-            f"{address} is no cell of a layer without experts. Layers: {run['layers'][0]['layer']} and on."
-        )
+        first, last = (run["layers"][end]["layer"] for end in (0, -1))
+        raise SystemExit(f"{address} is no cell. Its form is {first}.345, with a layer from {first} to {last}.")
     found = ask(f"data/cells/{number}/{int(inside)}.json")
     for value in found["values"][:1]:
         print("promotes", [token for token, _ in value["promoted"][:8]])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,4 +50,8 @@ def test_the_example_client(live: Site) -> None:
     wrong = client(live, "cell", "L99.1")
     assert wrong.returncode == 1
     assert "L99.1 is no cell" in wrong.stderr
+    assert "with a layer from L0 to" in wrong.stderr
     assert client(live, "token", "not a token").returncode == 1
+    away = client(replace(live, url="http://127.0.0.1:1"), "cell", cell.address)
+    assert away.returncode == 1
+    assert "No server at http://127.0.0.1:1" in away.stderr

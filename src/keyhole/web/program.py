@@ -32,7 +32,7 @@ def program(run: Run, model: Model, text: str, position: int | None, token: str 
         f"    {text!r},",
         *(f"    {name}={value!r}," for name, value in asked.items() if value is not None),
         *(["    edits=[", *changed, "    ],"] if changed else []),
-        *([f"    run=keyhole.open({str(run.path)!r}),  # the signs of its cells"] if run.gated else []),
+        *([f"    run=keyhole.open({str(run.path.resolve())!r}),  # the signs of its cells"] if run.gated else []),
         ")",
         "for piece, p in view.prediction:",
         '    print(f"{p:7.2%} {piece!r}")',
