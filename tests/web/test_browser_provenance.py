@@ -152,18 +152,16 @@ def test_contrast_is_aa(browser: Any, exported: Site, scheme: str) -> None:
             assert {name: ratio for name, ratio in worst.items() if ratio < 4.5} == {}, route
 
 
-def test_values_that_are_not_read_are_said_so(live_page: Any, live: Site) -> None:
+@pytest.mark.parametrize("read", [False, True])
+def test_values_that_are_not_read_or_not_compared_are_said_so(live_page: Any, live: Site, read: bool) -> None:
+    """Values are read first, then compared: while the run is analyzed there is a time between."""
     page = live_page
-    page.route(
-        "**/data/run.json",
-        lambda route: route.fulfill(json={**route.fetch().json(), "lens": None, "lenses": []}),
-    )
-    page.route(
-        "**/data/cells/0/4.json",
-        lambda route: route.fulfill(json={**route.fetch().json(), "values": [], "similar_values": []}),
-    )
+    unread = {} if read else {"lens": None, "lenses": []}
+    page.route("**/data/run.json", lambda route: route.fulfill(json={**route.fetch().json(), **unread}))
+    missing = {"similar_values": None} | ({} if read else {"values": []})
+    page.route("**/data/cells/0/4.json", lambda route: route.fulfill(json={**route.fetch().json(), **missing}))
     page.reload()
     go(page, live, "#/L0/4")
     similar = page.locator("section", has=page.get_by_role("heading", name="Similar values"))
-    assert "ot read yet" in similar.inner_text()
+    assert "Not searched for yet. Find them: keyhole analyze RUN" in similar.inner_text()
     assert "None." not in similar.inner_text()

@@ -365,7 +365,8 @@ def test_a_run_without_analysis_has_cells_all_the_same(tmp_path: Path) -> None:
     assert data(bare, "figures.json")["figures"] == []
     assert [m["name"] for m in data(bare, "map.json")["measures"]] == ["peak", "activity"]
     cell = data(bare, "cells/0/0.json")
-    assert cell["values"] == cell["similar_values"] == []
+    assert cell["values"] == []
+    assert cell["similar_values"] is None
     assert data(bare, "tokens/0.json")["promoted"] == {}
     for path in bare.paths():
         bare.body(path)

@@ -16,6 +16,7 @@ def cell(cell: Cell, *, limit: int | None = None) -> dict[str, Any]:
     """Everything that `keyhole show` prints."""
     run, stats, place = cell.run, cell.stats, cell.place
     labelled, found = kinds.of(run), patterns.of(run)
+    near = values.similar_arrays(run)
     keys = [] if found is None else [found.key(place, side) for side in (1, -1)]
     return {
         "address": cell.address,
@@ -41,7 +42,7 @@ def cell(cell: Cell, *, limit: int | None = None) -> dict[str, Any]:
             for pattern in key.patterns
         ],
         "values": [_value(values.Values(run, lens), cell) for lens in values.available(run)],
-        "similar_values": [asdict(each) for each in values.similar(run, cell.layer, cell.index)],
+        "similar_values": None if near is None else [asdict(each) for each in values.similar_at(run, near, place)],
         "triggers": [trigger(cell, each) for each in cell.triggers[:limit]],
         "triggers_negative": [trigger(cell, each) for each in cell.triggers_negative[:limit]],
         **collections.read(run).get(place, collections.Marks()).to_json(),

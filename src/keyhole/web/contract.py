@@ -498,9 +498,9 @@ class Explorer:
         token = int((said.bottom_tokens if negative else said.top_tokens)[at, 0])
         return schema.Agreement(self.run.vocabulary.piece(token), hits, known) if known else None
 
-    def _similar_values(self, at: int) -> list[tuple[str, float | None]]:
-        near = self.search.alike.values(at, SIMILAR) or []
-        return [(self.axis.address(place), short(cosine, 3)) for place, cosine in near]
+    def _similar_values(self, at: int) -> list[tuple[str, float | None]] | None:
+        near = self.search.alike.values(at, SIMILAR)
+        return None if near is None else [(self.axis.address(place), short(cosine, 3)) for place, cosine in near]
 
     def _histogram(self, layer: int, index: int) -> schema.PackedHistogram | None:
         found = None if self._shading is None else self._shading.histogram(layer, index)

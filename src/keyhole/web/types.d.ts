@@ -427,7 +427,7 @@ export interface PackedCell {
   negative: PackedTrigger[];
   values: Value[];
   similar_keys: [string, number][];
-  similar_values: [string, number | null][];
+  similar_values: [string, number | null][] | null;
   kinds?: CellKind[];
   gate?: Gate;
   below?: Below;

@@ -165,7 +165,8 @@ class PackedCell(Record):
     negative: list[PackedTrigger]
     values: list[Value]
     similar_keys: list[tuple[Address, Count]]
-    similar_values: list[tuple[Address, Number]]
+    similar_values: list[tuple[Address, Number]] | None
+    """null if they were not searched for"""
     kinds: list[CellKind] | UnsetType = UNSET
     """every kind in the order of their bits, if they were computed"""
     gate: Gate | UnsetType = UNSET

@@ -93,10 +93,10 @@ export async function render({ run, layer, cell, query, signal }) {
           similar(
             "Similar values",
             "promote the same tokens (cosine)",
-            found.similar_values,
+            found.similar_values ?? [],
             (cosine) => number(cosine, 2),
             signal,
-            run.lens ? "None." : notYet("Not read yet", "Read them"),
+            found.similar_values ? "None." : notYet("Not searched for yet", "Find them"),
           ),
           similar(
             "Similar keys",

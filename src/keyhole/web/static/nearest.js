@@ -1,6 +1,7 @@
 // @ts-check
 /** The search's answer to `like L12.345` and `like "a text"`: the nearest keys and values. */
 import { parse } from "./cells.js";
+import { notYet } from "./coming.js";
 import * as data from "./data.js";
 import { h, replace } from "./dom.js";
 import { marked } from "./marks.js";
@@ -68,7 +69,7 @@ async function nearest(wanted, run, signal) {
 /** @param {import("./cells.js").At} at @returns {Promise<Nearest>} */
 async function fromCell({ layer, cell }) {
   const { similar_keys: keys, similar_values: values } = await data.cell(layer, cell);
-  return { tokens: [], keys, values };
+  return { tokens: [], keys, values: values ?? [] };
 }
 
 /**
@@ -102,7 +103,7 @@ function both(found, signal, words) {
               preview(address, signal, { promoted: 5 }),
             );
           })
-        : h("p", { class: "soft" }, name === "keys" ? "None." : "None are stored. The analysis “space” finds them: keyhole analyze RUN"),
+        : h("p", { class: "soft" }, name === "keys" ? "None." : notYet("Not searched for yet", "Find them")),
     );
   };
   return h(
