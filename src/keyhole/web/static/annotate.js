@@ -14,7 +14,7 @@ const TRIES = 2000;
 /** @typedef {Draft & {layer?: number, cell?: number, annotator?: string}} Kept a draft as this browser keeps it until it is saved */
 
 /** @param {import("./app.js").Place} place */
-export async function render({ run, layer, cell }) {
+export async function render({ run, layer, cell, signal }) {
   if (!run.live) return { title: "Annotate", body: absent() };
   const name = recall(NAME) ?? "";
   if (!new RegExp(`^${run.annotating.name}$`, "u").test(name))
@@ -23,7 +23,7 @@ export async function render({ run, layer, cell }) {
   const mine = annotations.filter((each) => same(each.annotator) === same(name));
   if (layer < 0) {
     const next = await choose(run, mine, chosenLayer());
-    if (next) location.replace(annotateHref(next.layer, next.cell));
+    if (next && !signal.aborted) location.replace(annotateHref(next.layer, next.cell));
     return {
       title: "Annotate",
       body: h(
@@ -342,7 +342,7 @@ function desk(run, cell, name, mine) {
       return;
     }
     forget(kept);
-    location.hash = "#/annotate";
+    if (said.isConnected) location.hash = "#/annotate";
   }
 
   const saving = h(

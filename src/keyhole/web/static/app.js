@@ -1,7 +1,7 @@
 // @ts-check
 /** The page's frame: routes, title, focus, keyboard, help. Each page is drawn by a module of its own. */
 import { link, parse } from "./cells.js";
-import { drawn, held, watch } from "./coming.js";
+import { drawn, held, touched, watch } from "./coming.js";
 import * as data from "./data.js";
 import { h, replace } from "./dom.js";
 import { PAPER } from "./glossary.js";
@@ -32,7 +32,8 @@ const PAGES = {
 const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 const main = byId("main");
 const scrolled = new Map();
-let leaving = new AbortController();
+/** The page that is shown, and one that is being loaded: what ends their work. @type {Set<AbortController>} */
+const open = new Set();
 /** @type {{page: string, layer: number, cell: number}} */
 let here = { page: "", layer: 0, cell: 0 };
 let entry = 0;
@@ -57,6 +58,7 @@ function route(hash) {
  * Draw the page that the address names.
  * @param {boolean} first
  * @param {boolean} [again] the same page as before, from new data: it stays where it was scrolled to
+ * @returns whether it was drawn, or left; not if the reader touched the old one meanwhile
  */
 async function show(first, again = false) {
   scrolled.set(entry, window.scrollY);
@@ -64,8 +66,9 @@ async function show(first, again = false) {
   const seen = history.state?.entry;
   entry = seen ?? Date.now() + Math.random();
   if (seen === undefined) history.replaceState({ entry }, "");
-  leaving.abort();
-  const leave = (leaving = new AbortController());
+  if (!again) close();
+  const leave = new AbortController();
+  open.add(leave);
   const { page: name, address, query } = route(location.hash);
   here = { page: name, layer: -1, cell: -1 };
   data.begin();
@@ -102,7 +105,13 @@ async function show(first, again = false) {
   } finally {
     clearTimeout(slow);
   }
-  if (leave.signal.aborted) return;
+  if (leave.signal.aborted) return true;
+  if (again && touched()) {
+    leave.abort();
+    open.delete(leave);
+    return false; // the reader began to do something while the new page was loaded
+  }
+  close(leave);
   main.removeAttribute("aria-busy");
   document.title = [page.title, model, "Keyhole"].filter(Boolean).map(visible).join(" · ");
   const stay = again ? held(main, leave.signal) : null;
@@ -113,6 +122,16 @@ async function show(first, again = false) {
   const heading = main.querySelector("h1");
   heading?.setAttribute("tabindex", "-1");
   if (!first && (focused || !again) && !main.contains(document.activeElement)) heading?.focus({ preventScroll: true });
+  return true;
+}
+
+/** End the work of the pages that are open, of all but one. @param {AbortController} [kept] */
+function close(kept) {
+  for (const each of open) {
+    if (each === kept) continue;
+    each.abort();
+    open.delete(each);
+  }
 }
 
 /**

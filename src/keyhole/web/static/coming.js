@@ -23,44 +23,49 @@ const main = /** @type {HTMLElement} */ (document.getElementById("main"));
 const line = h("p", {});
 const news = h("p", { role: "status" });
 /** Whether the reader did anything on this page since it was drawn. */
-let touched = false;
+let used = false;
 let drawnAt = 0;
 let page = "";
 
 /**
  * Ask from now on, while the page is visible.
- * @param {() => Promise<void>} redraw draws the page again, from new data
+ * @param {() => Promise<boolean>} redraw draws the page again, from new data; false: not, because the reader is using it
  */
 export function watch(redraw) {
   replace(place, line, news);
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let waiting;
-  const show = () => {
+  const show = async () => {
+    used = false;
     replace(news);
     arrange();
-    void redraw();
+    if (!(await redraw())) offer();
+  };
+  const offer = () => {
+    replace(news, "There are new analyses. ", h("button", { type: "button", class: "quiet", onclick: show }, "Show them"));
+    arrange();
   };
   window.addEventListener(data.NEWS, () => {
     clearTimeout(waiting);
     waiting = setTimeout(
       async () => {
         if (!(await data.changed().catch(() => true))) return;
-        if (!touched && SELF.includes(page)) show();
-        else {
-          replace(news, "There are new analyses. ", h("button", { type: "button", class: "quiet", onclick: show }, "Show them"));
-          arrange();
-        }
+        if (!used && SELF.includes(page)) void show();
+        else offer();
       },
       Math.max(0, drawnAt + REDRAW - performance.now()),
     );
   });
-  for (const event of ["pointerdown", "keydown", "input"]) main.addEventListener(event, () => (touched = true));
+  for (const event of ["pointerdown", "keydown", "input"]) main.addEventListener(event, () => (used = true));
   void ask();
 }
 
+/** Whether the reader did anything on the page since it was drawn, or since a new drawing began. */
+export const touched = () => used;
+
 /** The page was drawn, with the newest data. @param {string} name */
 export function drawn(name) {
-  [page, touched, drawnAt] = [name, false, performance.now()];
+  [page, used, drawnAt] = [name, false, performance.now()];
   replace(news);
   arrange();
 }

@@ -66,7 +66,9 @@ export function heatMap(again, signal) {
       mark = draw(place, effects, again, signal);
       mark(found.position);
     } catch (error) {
-      if (mine === wanted) replace(place, failure(error));
+      if (mine !== wanted) return;
+      shown = "";
+      replace(place, failure(error));
     } finally {
       if (mine === wanted) place.removeAttribute("aria-busy");
     }
@@ -91,7 +93,10 @@ export function heatMap(again, signal) {
       about.textContent = `What each layer’s feed-forward does to the logit of the token that is predicted after each token of the text, everything else unchanged${
         pass && `, in ${pass}`
       }. Choose a square to read that token and see the layer’s cells.`;
-      if (shown === wanted) mark(answer.position);
+      if (shown === wanted) {
+        place.removeAttribute("aria-busy");
+        mark(answer.position);
+      }
       else if (seen || kept.has(wanted)) void load();
     },
   };

@@ -301,13 +301,16 @@ export async function cellMap(map, axis, signal) {
     }
   }
 
+  let turn = 0;
   /** Show the cells in another layout. @param {Name} name */
   async function arrange(name) {
+    const mine = ++turn;
     try {
       replace(note, "");
       let next = /** @type {Rows | Points} */ (rows);
       if (name !== "rows") {
         const planes = await data.planes();
+        if (mine !== turn) return; // another layout was chosen meanwhile
         const number = planes.planes.findIndex((each) => each.name === name);
         if (number < 0) {
           const missing = planes.planes.length ? "This model’s keys cannot be read." : "This map is not computed yet. Compute it: ";
@@ -316,6 +319,7 @@ export async function cellMap(map, axis, signal) {
         }
         const plane = planes.planes[number];
         const all = plane.tiles.length ? null : await data.points(number);
+        if (mine !== turn) return;
         next = new Points(axis, number, plane, all, () => later());
         replace(note, about(planes, planes.planes[number]));
       }
@@ -334,7 +338,7 @@ export async function cellMap(map, axis, signal) {
       whole.classList.toggle("scattered", layout !== rows);
       for (const [each, button] of layouts) button.setAttribute("aria-pressed", String(each === name));
     } catch (error) {
-      replace(note, failure(error));
+      if (mine === turn) replace(note, failure(error));
     }
   }
 

@@ -335,7 +335,9 @@ export const cellsShown = () => data.part?.about.cells ?? data.axis.length;
 /** @type {Promise<Measures> | null} */
 let known = null;
 
-/** The measures of this run; what people change is asked for again. */
+window.addEventListener(data.NEWS, () => (known = null));
+
+/** The measures of this run, anew after an analysis; what people change is asked for again. */
 export async function measures() {
   known ??= Promise.all([data.table(), data.run()])
     .then(([table, run]) => new Measures(table, run))

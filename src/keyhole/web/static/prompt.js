@@ -57,6 +57,7 @@ export async function render({ run, query, signal, moved }) {
   async function ask({ first = false, then = "" } = {}) {
     const mine = ++turn;
     replace(notice);
+    rest();
     if (!asked.text) return show(null, then);
     const known = answers.get(key());
     if (known) return finish(known, first, then);
@@ -73,12 +74,15 @@ export async function render({ run, query, signal, moved }) {
       if (mine !== turn || signal.aborted) return;
       fail(error);
     } finally {
-      if (mine === turn) {
-        said.textContent = "";
-        button.disabled = false;
-        answer.removeAttribute("aria-busy");
-      }
+      if (mine === turn) rest();
     }
+  }
+
+  /** Nothing is being read. */
+  function rest() {
+    said.textContent = "";
+    button.disabled = false;
+    answer.removeAttribute("aria-busy");
   }
 
   /** What the model says. A position or a token that the text or the model does not have is said, and left out. @returns {Promise<data.Prompt>} */

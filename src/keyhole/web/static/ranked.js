@@ -42,7 +42,9 @@ const COLUMNS = [
 export function rankedList(shown) {
   const { found, signal } = shown;
   const { ranked } = reading(found);
-  const key = JSON.stringify([asked.text, found.position, found.chosen.piece, editsOfPass(), asked.everywhere]);
+  const { text, token: chosen, everywhere } = asked; // what this list answers: the reader may ask for more while it is measured
+  const edits = editsOfPass();
+  const key = JSON.stringify([text, found.position, found.chosen.piece, edits, everywhere]);
   const known = measured.get(key) ?? new Map();
   measured.delete(key);
   measured.set(key, known);
@@ -158,8 +160,6 @@ export function rankedList(shown) {
     replace(buttons, h("button", { type: "button", class: "quiet", "data-at": "measure", onclick: () => (stopped = true) }, "Stop"));
     const before = document.activeElement === document.body;
     if (before) buttons.querySelector("button")?.focus({ preventScroll: true });
-    const { text, everywhere } = asked;
-    const edits = editsOfPass();
     const step = everywhere ? Math.max(1, Math.min(CHUNK, Math.floor(TOKENS / found.tokens.length))) : CHUNK;
     let done = 0;
     try {
@@ -170,7 +170,7 @@ export function rankedList(shown) {
           await data.post("api/prompt/ablation", {
             text,
             position: found.position,
-            token: asked.token,
+            token: chosen,
             edits,
             everywhere,
             cells: part.map(({ layer, cell }) => [layer, cell]),
@@ -202,7 +202,7 @@ export function rankedList(shown) {
       "The cells with the largest direct effects on ",
       token(found.chosen.piece),
       ` and the largest strengths${pass && `, in ${pass}`}. Measured: the model is run again with the cell switched off ${
-        asked.everywhere ? "at every token" : "at this token"
+        everywhere ? "at every token" : "at this token"
       }. Above 0, the cell speaks for the token.`,
     ),
     h("div", { class: "controls" }, buttons, said),

@@ -111,6 +111,7 @@ export async function render({ run, query, signal }) {
 
   /** Filter and sort anew. */
   async function arrange() {
+    if (signal.aborted) return;
     const mine = ++turn;
     history.replaceState(history.state, "", address(state, table));
     body.setAttribute("aria-busy", "true");
