@@ -13,8 +13,9 @@ import { list, showWhole } from "./triggers.js";
  * @param {data.Cell} cell
  * @param {data.Run} run
  * @param {number} largest the coefficient that a full bar stands for
+ * @param {data.Value["promoted"] | undefined} promoted by the value, through the lens that is shown
  */
-export async function belowTop(place, cell, run, largest) {
+export async function belowTop(place, cell, run, largest, promoted) {
   const { below } = cell;
   if (!below) {
     replace(place, h("p", { class: "missing" }, notYet("Examples below the top are not collected yet", "Collect them")));
@@ -29,7 +30,7 @@ export async function belowTop(place, cell, run, largest) {
         examples.map(([prefix, c]) => ({ ...prefixes[prefix], c: c ?? 0 })),
         largest,
         examples.length,
-        cell.values[0]?.promoted,
+        promoted,
         run,
       );
     const all = whole(prefixes.length);

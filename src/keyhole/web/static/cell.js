@@ -206,7 +206,7 @@ function keySide(cell, run, said) {
     above.hidden = below;
     lower.hidden = !below;
     parts.forEach((button, i) => button.setAttribute("aria-pressed", String((i === 1) === below)));
-    if (below && !lower.firstChild) void belowTop(lower, cell, run, largest);
+    if (below && !lower.firstChild) void belowTop(lower, cell, run, largest, said?.promoted);
   };
   replace(
     above,

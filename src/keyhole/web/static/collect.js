@@ -102,6 +102,7 @@ function chip(layer, cell, tag, said) {
           try {
             const { tags } = await marksOf(layer, cell);
             await mark(layer, cell, { tags: tags.filter((each) => each !== tag) });
+            document.getElementById("tag")?.focus(); // the button is gone
           } catch (error) {
             tell(said, error);
           }

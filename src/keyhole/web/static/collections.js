@@ -54,19 +54,26 @@ export async function render({ run, query, signal }) {
         (tag === null || item.marks?.tags.includes(tag)) &&
         (!words.length || contains(item, words)),
     );
+    const focused = document.activeElement instanceof HTMLElement && list.contains(document.activeElement) ? document.activeElement.dataset.star : null;
+    const rows = list.querySelectorAll(".hits > li").length;
     replace(
       list,
       items.length === 0
         ? empty(run)
         : [
             h("p", { class: "soft", role: "status" }, chosen.length === items.length ? `${counted(items.length, "cell")}.` : `${whole(chosen.length)} of ${counted(items.length, "cell")}.`),
-            listed(chosen, (item) => row(item, signal, said)),
+            listed(chosen, (item) => row(item, signal, said), rows),
           ],
     );
+    if (focused) /** @type {HTMLElement | null} */ (list.querySelector(`[data-star="${focused}"]`) ?? field)?.focus();
   }
 
+  let turn = 0;
   async function draw() {
-    items = await collected();
+    const mine = ++turn;
+    const found = await collected();
+    if (mine !== turn) return; // something else was marked meanwhile
+    items = found;
     const tags = [...new Set(items.flatMap(({ marks }) => marks?.tags ?? []))].sort((a, b) => a.localeCompare(b));
     if (tag !== null && !tags.includes(tag)) tags.push(tag);
     replace(

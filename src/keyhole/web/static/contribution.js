@@ -48,7 +48,7 @@ export function offButton(layer, cell, list, { found, again }) {
       onclick: () =>
         again({
           edits: pressed
-            ? without(asked.edits, { ...edit, positions: null })
+            ? without(asked.edits, edit)
             : added(asked.edits, { ...edit, scale: 0 }),
         }),
     },

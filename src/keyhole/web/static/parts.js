@@ -117,8 +117,9 @@ export function saidList(said, { kind, largest, shown = said.length, mark, link 
  * @template T
  * @param {T[]} items
  * @param {(item: T) => HTMLLIElement} show
+ * @param {number} [rows] that are shown at first, at least
  */
-export function listed(items, show) {
+export function listed(items, show, rows = 0) {
   const list = h("ol", { class: "hits" });
   let shown = 0;
   const more = h("button", { type: "button", class: "more", onclick: () => add() });
@@ -128,7 +129,8 @@ export function listed(items, show) {
     more.textContent = `more (${whole(items.length - shown)} left)`;
     more.hidden = shown >= items.length;
   };
-  add();
+  do add();
+  while (shown < Math.min(rows, items.length));
   return h("div", {}, list, more);
 }
 

@@ -41,7 +41,11 @@ export async function labelsOf(place, sought, labelled, isOfKind) {
         h("span", { class: "soft small" }, "Kinds: "),
         kinds.map(({ name, title, meaning }) => {
           const bit = labelled.kinds.findIndex((kind) => kind.name === name);
-          const count = labelled.labels.reduce((sum, bits) => sum + ((bits >> bit) & 1), 0);
+          const spans = data.part?.about.spans ?? [[0, labelled.labels.length]];
+          const count = spans.reduce(
+            (sum, [from, to]) => labelled.labels.subarray(from, to).reduce((own, bits) => own + ((bits >> bit) & 1), sum),
+            0,
+          );
           return h(
             "a",
             { class: "chip", href: `#/search?kind=${name}`, title: meaning },

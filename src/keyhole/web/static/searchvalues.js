@@ -42,8 +42,9 @@ export async function valuesOf(place, sought, asked, run, signal, only) {
       const { layer, cell } = data.axis.split(place);
       return only.isOfKind(layer, cell);
     });
-    const cut = tokens.map(({ token }, i) => pages[i].cut[String(token)]?.[name === "promoted" ? 0 : 1] ?? 0);
-    return { all, cut: Math.max(0, ...cut) > run.search.speakers ? Math.max(...cut) : 0 };
+    const totals = tokens.map(({ token }, i) => pages[i].cut[String(token)]?.[name === "promoted" ? 0 : 1] ?? 0);
+    const cut = totals.some((total) => total > run.search.speakers);
+    return { all, cut, total: cut && tokens.length === 1 && !only.kind ? totals[0] : null };
   };
   const texts = sought.filter(({ token }) => token === null);
   const { pieces } = await data.vocabulary();
@@ -74,8 +75,8 @@ export async function valuesOf(place, sought, asked, run, signal, only) {
   );
 }
 
-/** @param {string} verb @param {Sought[]} tokens @param {{all: import("./ranking.js").Value[], cut: number}} found @param {string} kind @param {AbortSignal} signal */
-function speakers(verb, tokens, { all, cut }, kind, signal) {
+/** @param {string} verb @param {Sought[]} tokens @param {{all: import("./ranking.js").Value[], cut: boolean, total: number | null}} found cut: there may be more; total: how many there are, if that is known @param {string} kind @param {AbortSignal} signal */
+function speakers(verb, tokens, { all, cut, total }, kind, signal) {
   if (!all.length) return h("p", {}, `No value has `, shownAll(tokens), ` among the tokens it ${verb}s most.`);
   const largest = Math.max(...all.map(({ logit }) => Math.abs(logit)), 1e-9);
   const several = tokens.length > 1;
@@ -85,7 +86,9 @@ function speakers(verb, tokens, { all, cut }, kind, signal) {
     h(
       "h3",
       {},
-      `${cut ? `The best ${whole(all.length)} of ${whole(cut)} values that` : counted(all.length, "value")} ${!cut && all.length === 1 ? `${verb}s` : verb} `,
+      total === null
+        ? `${counted(all.length, "value")}${cut ? " or more" : ""} ${!cut && all.length === 1 ? `${verb}s` : verb} `
+        : `The best ${whole(all.length)} of ${whole(total)} values that ${verb} `,
       shownAll(tokens),
     ),
     listed(all, ({ place, logit, matched }) => {
