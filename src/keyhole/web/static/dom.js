@@ -75,11 +75,15 @@ export function whenSeen(element, call, signal) {
   const observer = new IntersectionObserver(
     (entries) => {
       if (!entries.some((entry) => entry.isIntersecting)) return;
-      observer.disconnect();
+      done();
       call();
     },
     { rootMargin: "300px" },
   );
+  const done = () => {
+    observer.disconnect();
+    signal.removeEventListener("abort", done); // the signal outlives the element, and would hold it
+  };
   observer.observe(element);
-  signal.addEventListener("abort", () => observer.disconnect());
+  signal.addEventListener("abort", done);
 }

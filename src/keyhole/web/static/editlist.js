@@ -4,6 +4,7 @@ import { parse } from "./cells.js";
 import * as data from "./data.js";
 import { h, replace } from "./dom.js";
 import { added, asked } from "./edits.js";
+import { download } from "./files.js";
 import { cellLink, label } from "./parts.js";
 import { counted, visible } from "./text.js";
 
@@ -208,9 +209,7 @@ function item(edit, i, problem, change, signal) {
 async function save(said) {
   try {
     const file = await data.post("api/edits", { edits: asked.edits });
-    const url = URL.createObjectURL(new Blob([JSON.stringify(file, null, 1) + "\n"], { type: "application/json" }));
-    h("a", { href: url, download: "edits.json" }).click();
-    setTimeout(() => URL.revokeObjectURL(url), 1000);
+    download("edits.json", JSON.stringify(file, null, 1) + "\n");
     replace(said, "Saved. Apply it: ", h("code", {}, 'keyhole.load(model, edits="edits.json")'));
   } catch (error) {
     said.textContent = /** @type {Error} */ (error).message;

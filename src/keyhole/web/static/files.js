@@ -18,3 +18,22 @@ export async function json(file) {
     throw new Failure(`${file.name} is no JSON: ${/** @type {Error} */ (error).message}`);
   }
 }
+
+/**
+ * Copy a text. Where the browser does not allow that, it is shown, selected.
+ * @param {string} text
+ * @param {HTMLElement} said
+ * @param {HTMLElement} box
+ */
+export async function copy(text, said, box) {
+  box.querySelector("textarea")?.remove();
+  try {
+    await navigator.clipboard.writeText(text);
+    said.textContent = "Copied.";
+  } catch {
+    const field = h("textarea", { readonly: true, rows: Math.min(12, text.split("\n").length), "aria-label": "To copy" }, text);
+    box.append(field);
+    field.select();
+    said.textContent = "This browser does not let the page copy. Here it is, selected:";
+  }
+}

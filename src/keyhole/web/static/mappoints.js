@@ -150,7 +150,7 @@ export class Points {
   /** The spot of a place; null if it is not loaded. @param {Measured} measured @param {number} place @param {Viewport} view @returns {Spot | null} */
   spot(measured, place, view) {
     for (const set of this.sets.shown(measured, view)) {
-      const i = set.places ? set.places.indexOf(place) : place;
+      const i = set.find(place);
       if (i >= 0) return this.#spot(set, i);
     }
     return null;
@@ -158,8 +158,8 @@ export class Points {
 
   /** A spot's byte; null if it is not loaded. @param {Measured} measured @param {Spot} spot @param {Viewport} view @returns {number | null} */
   byte(measured, { index }, view) {
-    for (const { places, bytes } of this.sets.shown(measured, view)) {
-      const i = places ? places.indexOf(index) : index;
+    for (const { bytes, find } of this.sets.shown(measured, view)) {
+      const i = find(index);
       if (i >= 0) return bytes[i];
     }
     return null;
@@ -169,7 +169,7 @@ export class Points {
   described(measured, view) {
     if (this.sets.failed) return this.sets.failed;
     if (this.sets.binned(measured, view))
-      return "A point is the strongest of the cells around it, larger if they are many: zoom in for single cells.";
+      return "A point is the strongest of the cells around it, larger if they are many: zoom in for single cells and their pins.";
     if (view.whole) return "A point is a cell.";
     let inside = 0;
     const [right, lower] = view.at(view.size.width, view.size.height);

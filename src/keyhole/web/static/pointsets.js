@@ -16,6 +16,7 @@ import { bytes } from "./text.js";
  * @property {Uint8Array} bytes of the measure
  * @property {Uint32Array | null} counts cells that a point stands for; null: one
  * @property {Uint32Array} order from the weakest to the strongest
+ * @property {(place: number) => number} find the point of a cell; −1 if it is not among them
  */
 
 /** The coordinate of the longer side's end. */
@@ -48,6 +49,16 @@ function ordered(measured, every) {
   const order = new Uint32Array(every.length);
   every.forEach((byte, i) => (order[next[rank(byte)]++] = i));
   return order;
+}
+
+/** Which point a place is; looked up in an index that is made when it is first asked for. @param {Uint32Array} places */
+function finder(places) {
+  /** @type {Map<number, number> | null} */
+  let known = null;
+  return (/** @type {number} */ place) => {
+    known ??= new Map(Array.from(places, (each, i) => [each, i]));
+    return known.get(place) ?? -1;
+  };
 }
 
 export class PointSets {
@@ -83,7 +94,7 @@ export class PointSets {
     if (this.#whole && measured.every) {
       let set = sets.get("whole");
       if (!set) {
-        set = { places: null, ...this.#whole, bytes: measured.every, counts: null, order: ordered(measured, measured.every) };
+        set = { places: null, ...this.#whole, bytes: measured.every, counts: null, order: ordered(measured, measured.every), find: (place) => place };
         sets.set("whole", set);
       }
       return [set];
@@ -112,13 +123,14 @@ export class PointSets {
     asked
       .then((found) => {
         if (found.name !== measured.measure.name) throw new Error("The run was analyzed again: reload the page.");
-        const own = bytes(found.data);
+        const [own, places] = [bytes(found.data), numbers(found.places)];
         sets.set(name, {
-          places: numbers(found.places),
+          places,
           ...coordinates(found.at),
           bytes: own,
           counts: found.counts === undefined ? null : numbers(found.counts),
           order: ordered(measured, own),
+          find: finder(places),
         });
         this.failed = "";
         this.loaded();

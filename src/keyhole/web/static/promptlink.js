@@ -9,6 +9,7 @@ import { parse } from "./cells.js";
 import * as data from "./data.js";
 import { h, replace } from "./dom.js";
 import { added, asked } from "./edits.js";
+import { copy } from "./files.js";
 
 /** Positions that one edit may name. */
 const MOST = 512;
@@ -122,23 +123,4 @@ export function sharing() {
     said,
   );
   return box;
-}
-
-/**
- * Copy a text. Where the browser does not allow that, it is shown, selected.
- * @param {string} text
- * @param {HTMLElement} said
- * @param {HTMLElement} box
- */
-async function copy(text, said, box) {
-  box.querySelector("textarea")?.remove();
-  try {
-    await navigator.clipboard.writeText(text);
-    said.textContent = "Copied.";
-  } catch {
-    const field = h("textarea", { readonly: true, rows: Math.min(12, text.split("\n").length), "aria-label": "To copy" }, text);
-    box.append(field);
-    field.select();
-    said.textContent = "This browser does not let the page copy. Here it is, selected:";
-  }
 }

@@ -3,7 +3,7 @@
 import * as data from "./data.js";
 import { h } from "./dom.js";
 import { token } from "./parts.js";
-import { meant, MOST_TERMS, quoted, searchHref, terms } from "./query.js";
+import { meant, MOST_TERMS, searchHref, terms } from "./query.js";
 import { visible, whole } from "./text.js";
 
 /**
@@ -82,6 +82,3 @@ export async function choices(all, asked, more) {
     ];
   });
 }
-
-/** A query for one token. @param {string} piece */
-export const exactly = (piece) => searchHref(quoted(piece));

@@ -2,7 +2,7 @@
 /** What the table shows, as a file: CSV and JSON are made here, Parquet by the server. The same as SQL, for `keyhole sql`. */
 import * as data from "./data.js";
 import { h, replace } from "./dom.js";
-import { download } from "./files.js";
+import { copy, download } from "./files.js";
 import { range } from "./measures.js";
 import { failure } from "./parts.js";
 
@@ -79,16 +79,13 @@ export function takeAway({ run, table, rows, state }) {
   const draw = () => {
     sql.textContent = statement(columns(), state, table);
   };
-  const copy = h(
+  const sharing = h("div", { class: "sharing" });
+  const copying = h(
     "button",
     {
       type: "button",
       class: "quiet",
-      onclick: () =>
-        navigator.clipboard?.writeText(sql.textContent ?? "").then(
-          () => (said.textContent = "Copied."),
-          () => (said.textContent = "This browser does not let a page copy: select the text."),
-        ),
+      onclick: () => void copy(sql.textContent ?? "", said, sharing),
     },
     "Copy the SQL",
   );
@@ -96,7 +93,8 @@ export function takeAway({ run, table, rows, state }) {
     "details",
     { class: "takeaway" },
     h("summary", {}, "Download"),
-    h("p", { class: "controls" }, "The cells and columns shown: ", csv, json, run.live && parquet, copy, said),
+    h("p", { class: "controls" }, "The cells and columns shown: ", csv, json, run.live && parquet, copying, said),
+    sharing,
     h(
       "p",
       { class: "small" },

@@ -179,6 +179,7 @@ export function listen(box, on) {
 
   box.addEventListener("pointermove", (event) => {
     const at = place(event);
+    if (!event.buttons) down.delete(event.pointerId); // it was released where this element heard nothing of it
     const from = down.get(event.pointerId);
     if (!from) {
       if (event.pointerType === "mouse") on.point(at.x, at.y);
