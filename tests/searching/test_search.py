@@ -164,6 +164,16 @@ def test_several_terms_add_up() -> None:
     assert first.share == second.share == 0.6
     assert first.lift == pytest.approx(0.6 / 0.14)
     assert ranking.keys([a, b], 100, disjoint=False)[1].hits == 4
+    contains = ranking.keys([a, b], 100, disjoint=False)
+    assert [(each.place, each.hits, each.least) for each in contains] == [(1, 6, False), (2, 4, True), (3, 1, False)]
+    assert contains[0].lift == pytest.approx(0.6 / 0.09), "the lift is that of the term whose hits are shown"
+    assert contains[1].lift == pytest.approx(0.4 / 0.05)
+    more = ranking.Firing(9, 50, b.rows)  # a list that goes on: what place 3 has in it is not known
+    assert {each.place: each.least for each in ranking.keys([a, more], 100, disjoint=True)} == {
+        1: True,
+        2: False,
+        3: True,
+    }
     found = ranking.values([[(5, 3.0, 1), (6, 2.0, 4)], [(6, 1.5, 2)]])
     assert [(each.place, each.logit) for each in found] == [(6, 3.5), (5, 3.0)]
     assert found[0].matched == [(0, 2.0, 4), (1, 1.5, 2)]
@@ -280,3 +290,27 @@ def test_a_run_of_someone_else_with_odd_names(tmp_path: Path) -> None:
     collections.save(run, 3, {"note": "\x1b[31m red"})
     printed = command("search", run.path, "red")
     assert "\x1b[31m" not in printed
+
+
+@pytest.mark.parametrize(
+    "asked", ["the or the", "the | The", "number | number 3 | number", "dog or sat or mat", '"on" or "sat on"']
+)
+def test_no_share_of_several_terms_is_above_one(run: keyhole.Run, asked: str) -> None:
+    """A trigger counts once, whatever terms it matches: shares against every trigger's own tokens and text."""
+    found = find.search(run, asked)
+    assert len({(each.token, each.piece.lower()) for each in found.sought}) == len(found.sought)
+    every = triggers(run)
+    for relation, keys in found.keys.items():
+        for key in keys:
+            own = [each for place, side, each in every if (place, side) == (key.place, key.side)]
+            truth = sum(
+                any(
+                    related(each, relation, term.token)
+                    if term.token is not None
+                    else in_text(run, each, relation, term.term.text, term.term.exact)
+                    for term in found.sought
+                )
+                for each in own
+            )
+            assert key.hits <= truth <= key.of == len(own)
+            assert key.least or key.hits == truth

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,7 +103,7 @@ class Found:
 
     def _key(self, key: ranking.Key) -> dict[str, Any]:
         matched = {self.sought[number].piece: hits for number, hits in key.matched}
-        numbers = {"hits": key.hits, "of": key.of, "share": key.share, "lift": key.lift}
+        numbers = {"hits": key.hits, "of": key.of, "share": key.share, "lift": key.lift, "at_least": key.least}
         return {"cell": self.run.cells.address(key.place), "side": key.side, **numbers, "matched": matched}
 
     def _value(self, value: ranking.Value) -> dict[str, Any]:
@@ -120,10 +120,11 @@ def search(run: Run, asked: str, *, nearest: int = 50) -> Found:
     lenses = values.available(run)
     said = values.Values(run, lenses[0]) if lenses else None
     pieces = [run.vocabulary.piece(token) for token in range(len(run.vocabulary))]
-    sought = [_sought(term, pieces, relations, texts, said) for term in query.terms(asked)[:MOST_TERMS]]
+    sought = _distinct(_sought(term, pieces, relations, texts, said) for term in query.terms(asked)[:MOST_TERMS])
+    tokens = all(each.token is not None for each in sought)
     keys = {
         relation: ranking.keys(
-            [each.firing[relation] for each in sought], relations.triggers, disjoint=relation != "contains"
+            [each.firing[relation] for each in sought], relations.triggers, disjoint=tokens and relation != "contains"
         )
         for relation in RELATIONS
     }
@@ -153,6 +154,15 @@ def _sought(
     firing = {each: relations.one(each, token) for each in RELATIONS}
     promote, demote = (_spoken(said, side, token) for side in _SIDES)
     return Sought(term, token, pieces[token], forms, firing, (promote, demote))
+
+
+def _distinct(every: Iterable[Sought]) -> list[Sought]:
+    """The terms that mean something else than those before them: `money or money` is one term."""
+    found: dict[object, Sought] = {}
+    for each in every:
+        text = each.term.text if each.term.exact else each.term.text.strip().lower()
+        found.setdefault((text, each.term.exact) if each.token is None else each.token, each)
+    return list(found.values())
 
 
 def _is_used(token: int, relations: Relations, said: values.Values | None) -> bool:

@@ -52,6 +52,8 @@ class Key:
     lift: float
     matched: list[tuple[int, int]]
     """the terms it matched, by number, with their hits"""
+    least: bool = False
+    """whether there may be more hits: a term's list ends before this key, or its triggers may match different terms"""
 
 
 @dataclass(frozen=True)
@@ -73,25 +75,34 @@ def score(hits: int, of: int, base: float) -> float:
 def keys(lists: Sequence[Firing], triggers: int, *, disjoint: bool) -> list[Key]:
     """The keys of one or several terms, the best first, each cell once, by its better side.
 
-    `disjoint`: a trigger has the relation to one term at most (it has one last token), so hits add up. Else a trigger may count for
-    several terms (it may contain both): a cell's hits are those of its best term, and its share is at least what is said.
+    `disjoint`: a trigger has the relation to one term at most (the terms are different tokens, and it has one last token), so hits
+    add up, and the lift is that of all terms together. Else a trigger may count for several terms (it may contain both): a cell's
+    hits and its lift are those of its best term.
     """
-    base = min(1.0, sum(each.hits for each in lists) / max(triggers, 1))
-    sides: dict[tuple[int, int], tuple[int, int, int, list[tuple[int, int]]]] = {}
+    bases = [each.hits / max(triggers, 1) for each in lists]
+    cut = {number for number, each in enumerate(lists) if sum(abs(row.hits) for row in each.rows) < each.hits}
+    sides: dict[tuple[int, int], tuple[int, int, list[tuple[int, int]]]] = {}
     for number, each in enumerate(lists):
         for rank, (place, signed, of) in enumerate(each.rows):
             side, hits = (1, signed) if signed > 0 else (-1, -signed)
-            known = sides.get((place, side))
-            total, first, matched = (known[0], known[2], known[3]) if known else (0, rank, [])
+            _, first, matched = sides.get((place, side), (of, rank, []))
             matched.append((number, hits))
-            sides[place, side] = (total + hits if disjoint else max(total, hits), of, min(first, rank), matched)
-    order = sorted(
-        sides.items(), key=lambda item: (-score(item[1][0], item[1][1], base), item[1][2], item[0][0], -item[0][1])
-    )
-    found: dict[int, Key] = {}
-    for (place, side), (hits, of, _, matched) in order:
+            sides[place, side] = (of, min(first, rank), matched)
+    ranked: list[tuple[float, int, Key]] = []
+    for (place, side), (of, first, matched) in sides.items():
+        if disjoint:
+            hits, base = sum(count for _, count in matched), sum(bases)
+        else:
+            best, hits = max(matched, key=lambda item: item[1])
+            base = bases[best]
+        least = bool(cut - {number for number, _ in matched}) or (not disjoint and len(matched) > 1)
         share = hits / of
-        found.setdefault(place, Key(place, side, hits, of, share, share / base if base else 0.0, matched))
+        key = Key(place, side, hits, of, share, share / base if base else 0.0, matched, least)
+        ranked.append((score(hits, of, base), first, key))
+    ranked.sort(key=lambda item: (-item[0], item[1], item[2].place, -item[2].side))
+    found: dict[int, Key] = {}
+    for _, _, key in ranked:
+        found.setdefault(key.place, key)
     return list(found.values())
 
 

@@ -53,7 +53,7 @@ def _keys(result: Found, relation: Relation, title: str, limit: int) -> list[Ren
     rows: list[Row] = [
         (
             key.place if key.side > 0 else -key.place - 1,
-            f"{key.hits} of {key.of}",
+            f"{'at least ' if key.least else ''}{key.hits} of {key.of}",
             f"×{number(key.lift, '.3g')}",
             "" if key.side > 0 else other_side(result.run),
             *([" ".join(f"{quoted(result.sought[i].piece)} {n}" for i, n in key.matched)] if several else []),

@@ -9,7 +9,7 @@
 
 /** @typedef {import("../types.js").Fires} Fires */
 /** @typedef {{cells: number, hits: number, rows: Fires[]}} Firing the keys whose triggers have one relation to one term */
-/** @typedef {{place: number, side: 1 | -1, hits: number, of: number, share: number, lift: number, matched: [number, number][]}} Key */
+/** @typedef {{place: number, side: 1 | -1, hits: number, of: number, share: number, lift: number, matched: [number, number][], least: boolean}} Key least: there may be more hits */
 /** @typedef {{place: number, logit: number, matched: [number, number, number][]}} Value */
 
 /** @type {Firing} */
@@ -26,31 +26,38 @@ export const mixed = (place) => Math.imul(place, 2654435761) >>> 0;
  * @param {Firing[]} lists
  * @param {number} triggers of the run
  * @param {number} prior
- * @param {boolean} disjoint a trigger has the relation to one term at most, so hits add up; else a cell's hits are those of its
- *   best term
+ * @param {boolean} disjoint a trigger has the relation to one term at most, so hits add up; else a cell's hits, and its lift, are
+ *   those of its best term
  * @returns {Key[]}
  */
 export function keys(lists, triggers, prior, disjoint) {
-  const base = Math.min(1, lists.reduce((sum, { hits }) => sum + hits, 0) / Math.max(triggers, 1));
-  /** @type {Map<string, {place: number, side: 1 | -1, hits: number, of: number, first: number, matched: [number, number][]}>} */
+  const bases = lists.map(({ hits }) => hits / Math.max(triggers, 1));
+  const cut = lists.map(({ hits, rows }) => rows.reduce((sum, [, signed]) => sum + Math.abs(signed), 0) < hits);
+  /** @type {Map<string, {place: number, side: 1 | -1, of: number, first: number, matched: [number, number][]}>} */
   const sides = new Map();
   lists.forEach(({ rows }, number) =>
     rows.forEach(([place, signed, of], rank) => {
       const [side, hits] = /** @type {[1 | -1, number]} */ (signed > 0 ? [1, signed] : [-1, -signed]);
-      const known = sides.get(`${place} ${side}`) ?? { place, side, hits: 0, of, first: rank, matched: [] };
-      known.hits = disjoint ? known.hits + hits : Math.max(known.hits, hits);
+      const known = sides.get(`${place} ${side}`) ?? { place, side, of, first: rank, matched: [] };
       known.first = Math.min(known.first, rank);
       known.matched.push([number, hits]);
       sides.set(`${place} ${side}`, known);
     }),
   );
-  const order = [...sides.values()].map((each) => ({ ...each, score: score(each.hits, each.of, base, prior) }));
+  const order = [...sides.values()].map((each) => {
+    const { of, matched } = each;
+    const best = matched.reduce((one, other) => (other[1] > one[1] ? other : one));
+    const hits = disjoint ? matched.reduce((sum, [, count]) => sum + count, 0) : best[1];
+    const base = disjoint ? bases.reduce((sum, own) => sum + own, 0) : bases[best[0]];
+    const unknown = cut.some((is, number) => is && !matched.some(([own]) => own === number));
+    return { ...each, hits, base, least: unknown || (!disjoint && matched.length > 1), score: score(hits, of, base, prior) };
+  });
   order.sort((a, b) => b.score - a.score || a.first - b.first || a.place - b.place || b.side - a.side);
   /** @type {Map<number, Key>} */
   const found = new Map();
-  for (const { place, side, hits, of, matched } of order) {
+  for (const { place, side, hits, of, base, matched, least } of order) {
     const share = hits / of;
-    if (!found.has(place)) found.set(place, { place, side, hits, of, share, lift: base ? share / base : 0, matched });
+    if (!found.has(place)) found.set(place, { place, side, hits, of, share, lift: base ? share / base : 0, matched, least });
   }
   return [...found.values()];
 }

@@ -6,7 +6,7 @@ import { marked } from "./marks.js";
 import { bar, cellLink, listed, preview } from "./parts.js";
 import { find, Look, RELATIONS } from "./phrases.js";
 import { keys, NOTHING } from "./ranking.js";
-import { shown, shownAll } from "./sought.js";
+import { distinct, shown, shownAll } from "./sought.js";
 import { counted, number, percent, visible, whole } from "./text.js";
 
 /** @typedef {import("./sought.js").Sought} Sought */
@@ -33,18 +33,20 @@ async function firing({ token: id, term }, run, signal) {
 /**
  * Fill a place with the three lists of keys, one of which is shown.
  * @param {HTMLElement} place
- * @param {Sought[]} sought
+ * @param {Sought[]} asked
  * @param {data.Run} run
  * @param {AbortSignal} signal
  * @param {(layer: number, cell: number) => boolean} isOfKind
  * @param {{relation: string | null, choose: (relation: Relation) => void}} tab
  */
-export async function keysOf(place, sought, run, signal, isOfKind, tab) {
+export async function keysOf(place, asked, run, signal, isOfKind, tab) {
+  const sought = distinct(asked);
   const found = await Promise.all(sought.map((each) => firing(each, run, signal)));
+  const tokens = sought.every(({ token }) => token !== null);
   const triggers = Math.max(...found.map((each) => each.triggers));
   const lists = RELATIONS.map((relation) => {
     const each = found.map(({ firing }) => firing[relation]);
-    const hits = keys(each, triggers, run.search.prior, relation !== "contains").filter(({ place }) => {
+    const hits = keys(each, triggers, run.search.prior, tokens && relation !== "contains").filter(({ place }) => {
       const { layer, cell } = data.axis.split(place);
       return isOfKind(layer, cell);
     });
@@ -118,7 +120,7 @@ function summary({ relation, hits, all, cut }, sought, found) {
 function rows({ relation, hits }, sought, run, signal) {
   return listed(hits, (hit) => {
     const { layer, cell } = data.axis.split(hit.place);
-    const least = sought.length > 1 && relation === "contains" && hit.matched.length > 1 ? "at least " : "";
+    const least = hit.least ? "at least " : "";
     return h(
       "li",
       {},

@@ -7,7 +7,7 @@ import { marked } from "./marks.js";
 import { bar, cellLink, listed, preview } from "./parts.js";
 import { meant, searchHref } from "./query.js";
 import { values } from "./ranking.js";
-import { choices, shown, shownAll } from "./sought.js";
+import { choices, distinct, shown, shownAll } from "./sought.js";
 import { counted, number, visible, whole, words } from "./text.js";
 
 /** @typedef {import("./sought.js").Sought} Sought */
@@ -28,7 +28,7 @@ export async function valuesOf(place, sought, asked, run, signal, only) {
       place,
       h("p", { class: "missing" }, notYet("The values are not read yet", "Read them")),
     );
-  const tokens = sought.filter(({ token }) => token !== null);
+  const tokens = distinct(sought).filter(({ token }) => token !== null);
   const pages = await Promise.all(tokens.map(({ token }) => data.tokens(Number(token))));
   const side = (/** @type {"promoted" | "demoted"} */ name) => {
     const lists = tokens.map(({ token }, i) =>

@@ -51,6 +51,18 @@ async function used(forms) {
   return forms[0] ?? null;
 }
 
+/** The terms that mean something else than those before them: `money or money` is one term. @param {Sought[]} all */
+export function distinct(all) {
+  /** @type {Map<string, Sought>} */
+  const found = new Map();
+  for (const each of all) {
+    const { text, exact } = each.term;
+    const name = each.token === null ? `${exact} ${exact ? text : text.trim().toLowerCase()}` : String(each.token);
+    if (!found.has(name)) found.set(name, each);
+  }
+  return [...found.values()];
+}
+
 /** The term as it is shown. @param {Sought} each */
 export const shown = ({ token: id, piece }) => (id === null ? h("q", {}, h("bdi", {}, visible(piece))) : token(piece));
 
