@@ -98,9 +98,12 @@ def test_all_of_it_is_analyzed_and_reported(tmp_path: Path, monkeypatch: pytest.
 
     asked: list[Any] = []
     run = scanned(tiny("gpt2"), tmp_path)
-    monkeypatch.setattr(analyze, "analyze", lambda path, **options: asked.append((path, sorted(options))))
-    alongside.analyze_and_report(str(run.path))
-    assert asked == [(str(run.path), ["progress"])], "with the settings that keyhole analyze has"
+    monkeypatch.setattr(analyze, "analyze", lambda path, **options: asked.append((path, options)))
+    alongside.analyze_and_report(str(run.path), "cpu", True)
+    ((path, options),) = asked
+    assert path == str(run.path)
+    assert options.pop("progress")
+    assert options == {"device": "cpu", "trust_remote_code": True}, "else with the settings that keyhole analyze has"
     assert (run.path / "report" / "index.html").exists()
 
 

@@ -137,10 +137,10 @@ def test_an_import_adds_and_a_second_changes_nothing(run: keyhole.Run) -> None:
     }
     after = {
         1: Marks(True, ("b", "a"), "mine\n\ntheirs"),
-        2: Marks(True, (), "mine, which says theirs"),
+        2: Marks(True, (), "mine, which says theirs\n\ntheirs"),  # to contain a note's words is not to have said it
         3: Marks(tags=("a",)),
     }
-    assert collections.merge(run, value) == collections.Merged(3, 2)
+    assert collections.merge(run, value) == collections.Merged(3, 3)
     assert collections.read(run) == after
     size = (run.path / "marks.jsonl").stat().st_size
     assert collections.merge(run, value) == collections.Merged(3, 0)

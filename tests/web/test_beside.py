@@ -20,6 +20,7 @@ import keyhole
 from keyhole.analyses.measured import Measured
 from keyhole.cli import app
 from keyhole.errors import UsageError
+from keyhole.export import texts
 from keyhole.export.site import export
 from keyhole.web import beside, schema
 from keyhole.web.contract import Explorer, NotThere
@@ -113,6 +114,20 @@ def test_a_run_with_other_cells_is_shown_on_the_overview_only(runs: dict[str, ke
     written = packed.answers(tmp_path / "site")
     assert written["comparison.json"] == found
     assert not [path for path in written if path.startswith(("beside/", "overlaps/"))]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_an_export_beside_a_run_with_more_text(
+    runs: dict[str, keyhole.Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    """The other run's triggers stand in its own corpus, whether or not this run's is small enough to be exported whole."""
+    monkeypatch.setattr(texts, "SHARED", texts.SHARED if shared else 0)
+    assert len(runs["two"].unit_offsets) < len(runs["one"].unit_offsets)
+    export(runs["two"], tmp_path / "site", beside=runs["one"])
+    explorer = Explorer(runs["two"], other=runs["one"])
+    for path, answer in packed.answers(tmp_path / "site").items():
+        if path.startswith("beside/"):
+            assert answer == json.loads(explorer.body(path)), path
 
 
 def test_a_run_is_not_shown_beside_itself(runs: dict[str, keyhole.Run], tmp_path: Path) -> None:

@@ -56,6 +56,15 @@ def test_edits_that_are_not_possible_leave_the_rest(client: TestClient) -> None:
     assert ask(client, "prompt", {"text": TEXT, "edits": bad})["edited"] is False
 
 
+def test_tokens_are_counted_as_the_model_reads_them(client: TestClient) -> None:
+    """A special token that is spelled out in a text is text."""
+    text = "The cat <s> sat"
+    tokens = len(ask(client, "prompt", {"text": text})["tokens"])
+    assert tokens == len(text.encode())
+    edited = {**GOOD, "positions": [tokens - 1]}
+    assert ask(client, "prompt", {"text": text, "edits": [edited]})["problems"] == []
+
+
 def test_ablation(client: TestClient) -> None:
     cells = [[0, 3], [2, 7]]
     asked = {"text": TEXT, "position": 4, "token": "e", "cells": cells, "edits": [GOOD, {**GOOD, "layer": 9}]}

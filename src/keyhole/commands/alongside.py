@@ -79,7 +79,7 @@ def _show_cursor() -> None:
             os.write(sys.stderr.fileno(), b"\x1b[?25h")
 
 
-def analyze_and_report(path: str) -> None:
+def analyze_and_report(path: str, device: str = "auto", trust_remote_code: bool = False) -> None:
     """What `keyhole analyze` and `keyhole report` do, for a run that was just scanned."""
     from ..analyses.analyze import analyze
     from ..common.output import printable, say
@@ -88,5 +88,5 @@ def analyze_and_report(path: str) -> None:
     from ..views.report import write as report
 
     with Stages() as progress:
-        analyze(path, progress=progress)
+        analyze(path, device=device, trust_remote_code=trust_remote_code, progress=progress)
     say(f"{printable(path)}: analyzed. The report: {printable(str(report.write(Run(Path(path)))))}", flush=True)

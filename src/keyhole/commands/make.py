@@ -170,6 +170,10 @@ def scan(
         raise UsageError("scan needs a MODEL and a CORPUS: keyhole scan MODEL CORPUS... --out runs/x")
     if serve and shard:
         raise UsageError("One shard of a scan cannot be analyzed or served. Merge the shards first (keyhole merge).")
+    if serve and device == "split":
+        raise UsageError(
+            "--serve analyzes the run, which needs the model on one device: --device cuda or cpu, not split."
+        )
     options["control"] = None if options["control"] == "none" else options["control"]
     out = out or default_out(model, corpus, shard, options["control"], options["control_seed"])
     from ..scanning.scan import scan as run_scan
@@ -194,7 +198,7 @@ def scan(
         from ..web.serve import serve as answer
         from .alongside import analyze_and_report, working
 
-        with working(analyze_and_report, str(run.path)):
+        with working(analyze_and_report, str(run.path), options["device"], trust_remote_code):
             answer(run, port=port, browse=not no_open, trust_remote_code=trust_remote_code)
 
 

@@ -25,6 +25,8 @@ SHARE = 0.2
 """How small an answer becomes in a pack, before one of its kind has been packed."""
 TEXTS = "texts.pack"
 SUFFIX = ".pack"
+OTHERS = "beside"
+"""Answers whose triggers stand in the corpus of the other run."""
 
 
 class Packs:
@@ -64,7 +66,7 @@ class Packs:
     def _close(self) -> tuple[str, bytes]:
         """The pack of what has come since the last one."""
         texts = self._texts
-        if texts is None and next(triggers(self._answers), None) is not None:
+        if texts is None and self._name != OTHERS and next(triggers(self._answers), None) is not None:
             texts = Texts.of(self._run, self._answers)
         content = self._packed(Columns(texts), self._numbers, self._answers)
         self._share[self._name] = len(content) / self._size

@@ -279,7 +279,8 @@ def _both(run: Run, place: int, ours: Marks, theirs: Marks) -> Marks:
 
 
 def _notes(ours: str, theirs: str) -> str:
-    if not theirs.strip() or theirs.strip() in ours:
+    """Both notes, one below the other; ours alone if theirs is a part of it between blank lines, as an import leaves it."""
+    if not theirs.strip() or f"\n\n{theirs.strip()}\n\n" in f"\n\n{ours.strip()}\n\n":
         return ours
     return f"{ours.rstrip()}\n\n{theirs}" if ours.strip() else theirs
 

@@ -271,7 +271,9 @@ class Live:
 
     def _short_enough(self, text: str) -> int:
         """The number of its tokens, if they are not too many."""
-        length = len(self.run.vocabulary.tokenizer.encode(text, add_special_tokens=False).ids)
+        length = len(
+            self.run.vocabulary.encode([text])[0]
+        )  # as the model reads it: special tokens that are spelled out are text
         if length > self.limits.prompt_tokens:
             raise _too_long("prompt_tokens", "tokens", length, self.limits.prompt_tokens)
         return length
