@@ -125,7 +125,7 @@ def add_shades(out: Path, rng: np.random.Generator, lengths: Any, positions: Any
     for name, array in zip((*layout.SHADING, *layout.BELOW), arrays, strict=True):
         layout.save_array(out, name, array)
     settings = {"before": shading.BEFORE, "after": shading.AFTER, "bins": shading.BINS, "examples": below.EXAMPLES}
-    layout.save_shading(out, settings | {"prefixes": 20_000})
+    layout.save_shading(out, settings | {"prefixes": 20_000, "of": 1_000_000})
 
 
 async def ask(app: Any, path: str) -> int:

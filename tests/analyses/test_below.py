@@ -15,11 +15,13 @@ from small import scanned
 import keyhole
 from keyhole.analyses import below as keeping
 from keyhole.analyses import shading as filling
+from keyhole.analyses.stats import wilson
 from keyhole.analyses.targets import held_out_units
 from keyhole.commands import look
 from keyhole.errors import RunError
 from keyhole.models.model import Model
 from keyhole.store import below, layout, shading
+from keyhole.views import firing
 
 Places = dict[tuple[int, int], np.ndarray]
 
@@ -51,7 +53,10 @@ def test_how_often_a_key_fires(made: tuple[keyhole.Run, Model]) -> None:
     shares, found = shading.firing(run), shading.of(run)
     assert found is not None
     assert shares is not None
-    assert found.prefixes == len(truth)
+    assert found.prefixes == found.of == len(truth)
+    said = firing.of(run.cell(*run.cells.split(int(np.nanargmax(shares)))))
+    assert said is not None
+    assert said["lo"] == said["share"] == said["hi"], "all were looked at: nothing was sampled"
     largest = run.stats.max
     for place, share in enumerate(shares):
         if largest[place] <= 0:
@@ -64,6 +69,28 @@ def test_how_often_a_key_fires(made: tuple[keyhole.Run, Model]) -> None:
     np.testing.assert_array_equal(shading.firing(run, run.cells.span(1)), shares[run.cells.span(1)])
 
 
+def test_the_interval_of_a_sample_covers_the_share_of_the_whole_text(
+    made: tuple[keyhole.Run, Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over many seeds, and for a sample of most of the text: the interval is narrow, and still holds the truth often enough."""
+    run, model = made
+    truth = np.stack(list(every(run, model).values()))
+    place = int(np.nanargmin(np.abs((truth > run.stats.max / 10).mean(0) - 0.3)))
+    whole = (truth[:, place] > run.stats.max[place] / 10).mean()
+    monkeypatch.setattr(filling, "SAMPLE", int(0.8 * len(truth)))
+    held, widths = 0, []
+    for seed in range(20):
+        filling.fill(run, model, seed=seed)
+        said = firing.of(keyhole.open(run.path).cell(*run.cells.split(place)))
+        assert said is not None
+        assert 0.8 * len(truth) <= said["n"] < said["of"] == len(truth)
+        held += said["lo"] <= whole <= said["hi"]
+        widths.append(said["hi"] - said["lo"])
+    plain = np.subtract(*reversed(wilson(whole * said["n"], said["n"])))
+    assert held >= 15
+    assert max(widths) < 0.7 * plain, "most of the text was looked at"
+
+
 @pytest.mark.parametrize("kept", [60, 2048])
 def test_examples_are_of_their_band(
     made: tuple[keyhole.Run, Model], kept: int, monkeypatch: pytest.MonkeyPatch
@@ -74,7 +101,10 @@ def test_examples_are_of_their_band(
     truth, found = every(run, model), shading.of(run)
     assert found is not None
     examples, places = found.below, [tuple(place) for place in found.below.places.tolist()]
-    assert len(set(places)) == len(places) == min(kept, len(truth))
+    inputs = [run.unit_tokens(unit)[run.window_start(at) : at + 1].tobytes() for unit, at in every(run, model)]
+    assert len(set(inputs)) < len(inputs), "some prefixes are repeated in the text"
+    assert len(set(places)) == len(places) == min(kept, len(set(inputs)))
+    assert len({run.unit_tokens(unit)[run.window_start(at) : at + 1].tobytes() for unit, at in places}) == len(places)
     m = np.stack([truth[place] for place in places])  # [prefixes, cells]
     n, slack = len(places), 1e-5 * float(np.abs(m).max())
     seen = set()
@@ -166,4 +196,4 @@ def test_show_prints_them(made: tuple[keyhole.Run, Model], capsys: pytest.Captur
     look.show(run.path, cell, below=True)
     shown = capsys.readouterr().out
     assert "90 to 99 %" in shown
-    assert f"({share['lo']:.2%} to {share['hi']:.2%}, {share['n']:,} sampled)" in shown
+    assert f"of the text's prefixes (all {share['n']:,})" in shown

@@ -76,9 +76,24 @@ def test_how_often_it_fires_is_said(page: Any, site: Site) -> None:
     share = float(found.firing(slice(place, place + 1))[0])
     shown = float(said.split("largest on ")[1].split(" %")[0]) / 100
     assert shown == pytest.approx(share, abs=0.005)
-    assert f"{found.prefixes:,} sampled" in said
+    assert f"{found.prefixes:,} of {found.of:,} sampled" in said
     low, high = (float(each.split(" %")[0]) / 100 for each in said.split("interval ")[1].split(" to ")[:2])
     assert low <= share <= high
-    half = 1.96 * np.sqrt(share * (1 - share) / found.prefixes)
+    half = 1.96 * np.sqrt(share * (1 - share) / found.prefixes * (1 - found.prefixes / found.of))
     assert high - low == pytest.approx(2 * half, abs=0.011)
     assert "Fires on" not in said
+
+
+def test_a_share_of_the_whole_text_has_no_interval(live_page: Any, live: Site) -> None:
+    page = live_page
+    firing = {"share": 0.1, "lo": 0.1, "hi": 0.1, "n": 2000, "of": 2000}
+
+    def answer(route: Any) -> None:
+        cell = route.fetch().json()
+        route.fulfill(json={**cell, "stats": {**cell["stats"], "firing": firing}})
+
+    page.route("**/data/cells/0/4.json", answer)
+    go(page, live, "#/L0/4")
+    said = page.locator(".lead").inner_text()
+    assert "on 10 % of the text’s prefixes (all 2,000)" in said
+    assert "interval" not in said

@@ -6,7 +6,7 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,18 +31,20 @@ BLOCK = 4_096
 Ints = npt.NDArray[np.int64]
 
 
+class Picked(NamedTuple):
+    """Prefixes, in the order of the text."""
+
+    windows: Ints
+    columns: Ints
+    """of each prefix's last token in its window"""
+
+
 class Kept:
     """The prefixes whose coefficients are kept: which they are, and the coefficients [prefixes, cells] as batches bring them."""
 
-    def __init__(self, run: Run, windows: _Windows, sampled: Ints, seed: int, held: npt.NDArray[np.float32]) -> None:
+    def __init__(self, run: Run, windows: _Windows, picked: Picked, seed: int, held: npt.NDArray[np.float32]) -> None:
         self.run, self.seed, self.held = run, seed, held
-        ends = np.cumsum(windows.lengths[sampled])
-        random = np.random.default_rng([seed, 1])
-        picked = np.sort(random.choice(int(ends[-1]) if len(ends) else 0, len(held), replace=False))
-        which = np.searchsorted(ends, picked, "right")
-        window = sampled[which]
-        self.columns = picked - (ends[which] - windows.lengths[window])
-        """of each prefix's last token in its window"""
+        window, self.columns = picked
         self.places = np.stack([windows.units[window], windows.starts[window] + self.columns], 1).astype(np.int32)
         self._rows = windows.row[window].astype(np.int64)
         batch = windows.batch[window]
@@ -72,11 +74,27 @@ class Kept:
             layout.save_array(self.run.path, name, array)
 
 
+def pick(windows: _Windows, sampled: Ints, seed: int, most: int) -> Picked:
+    """At most so many random prefixes of some windows, no two of the same tokens: what the model reads is a candidate once."""
+    ends = np.cumsum(windows.lengths[sampled])
+    found: dict[bytes, tuple[int, int]] = {}
+    for place in np.random.default_rng([seed, 1]).permutation(int(ends[-1]) if len(ends) else 0).tolist():
+        if len(found) == most:
+            break
+        which = int(np.searchsorted(ends, place, "right"))
+        window = int(sampled[which])
+        column = place - int(ends[which] - windows.lengths[window])
+        found.setdefault(windows.tokens(window)[: column + 1].tobytes(), (window, column))
+    picked = np.array(sorted(found.values()), np.int64).reshape(-1, 2)
+    return Picked(picked[:, 0], picked[:, 1])
+
+
 @contextlib.contextmanager
 def keeping(run: Run, windows: _Windows, sampled: Ints, seed: int) -> Iterator[Kept]:
     """`Kept` with room for the coefficients, which is given back afterwards."""
     each = 4 * len(run.cells)
-    prefixes = min(KEPT, int(windows.lengths[sampled].sum()), max(1, ON_DISK // each))
+    picked = pick(windows, sampled, seed, min(KEPT, max(1, ON_DISK // each)))
+    prefixes = len(picked.columns)
     shape = (prefixes, len(run.cells))
     with contextlib.ExitStack() as stack:
         if prefixes * each <= IN_MEMORY:
@@ -86,4 +104,4 @@ def keeping(run: Run, windows: _Windows, sampled: Ints, seed: int) -> Iterator[K
             if hasattr(os, "posix_fallocate"):  # so a full disk is an error here and not a crash later
                 os.posix_fallocate(file.fileno(), 0, prefixes * each)
             held = np.memmap(file, np.float32, "w+", shape=shape)
-        yield Kept(run, windows, sampled, seed, held)
+        yield Kept(run, windows, picked, seed, held)

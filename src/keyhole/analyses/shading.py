@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..models.model import Model
 
 SAMPLE = 20_000
-"""Approximate number of prefixes that the histograms are made of; all of them if there are fewer."""
+"""Approximate number of prefixes, repeats included, that the histograms are made of; all of them if there are fewer."""
 
 PIECE = 1 << 16
 """Upper bound on the triggers whose shades are gathered together."""
@@ -51,7 +51,7 @@ def fill(run: Run, model: Model, *, seed: int = 0, begin: Begin = lambda total: 
         "examples": EXAMPLES,
     }
     there = layout.read_shading(run.path)
-    if there is not None and settings.items() <= there.items():
+    if there is not None and settings.items() <= there.items() and there.keys() >= stored.SAMPLED:
         return
     layout.drop_shading(run.path)
     windows = _Windows(run)
@@ -72,7 +72,8 @@ def fill(run: Run, model: Model, *, seed: int = 0, begin: Begin = lambda total: 
         for name, array in zip(layout.SHADING[1:], (offsets, found.counts, found.firing), strict=True):
             layout.save_array(run.path, name, array)
         kept.save()
-    layout.save_shading(run.path, {**settings, "prefixes": int(windows.lengths[sampled].sum())})
+    counts = {"prefixes": int(windows.lengths[sampled].sum()), "of": int(windows.lengths[windows.scanned].sum())}
+    layout.save_shading(run.path, {**settings, **counts})
 
 
 class _Windows:
@@ -88,6 +89,10 @@ class _Windows:
         self.units = np.repeat(np.arange(len(pieces)), pieces)
         self.starts = (np.arange(len(self.units)) - self.first[self.units]) * self.room
         self.lengths = np.minimum(of_unit[self.units] - self.starts, self.room)
+        held = np.zeros(len(pieces), bool)
+        held[held_out_units(run)] = True
+        self.scanned = np.flatnonzero(~held[self.units])
+        """the windows of the scanned text, those of held-out units aside"""
 
     def of(self, units: Ints, positions: Ints) -> Ints:
         """The window that each prefix is in."""
@@ -95,9 +100,7 @@ class _Windows:
 
     def sample(self, prefixes: int, seed: int) -> Ints:
         """Random windows of the scanned text that hold about this many prefixes together."""
-        held = np.zeros(len(self.first) - 1, bool)
-        held[held_out_units(self.run)] = True
-        order = np.random.default_rng(seed).permutation(np.flatnonzero(~held[self.units]))
+        order = np.random.default_rng(seed).permutation(self.scanned)
         return np.sort(order[: np.searchsorted(np.cumsum(self.lengths[order]), prefixes) + 1])
 
     def plan(self, sampled: Ints, tokens: int) -> None:

@@ -22,6 +22,8 @@ BINS = 32
 TENTH = 0.1
 """A key fires with a prefix if its coefficient is above this share of the cell's largest."""
 LARGEST = 127
+SAMPLED = {"prefixes", "of"}
+"""What the settings say of the sample: how many prefixes were sampled, of how many, repeats included."""
 
 Ints = npt.NDArray[np.int64]
 
@@ -53,7 +55,7 @@ class Shading:
             or len(self._offsets) != len(run.cells) + 1
             or self._histograms.shape != (len(run.cells), BINS)
             or self._firing.shape != (len(run.cells),)
-            or not isinstance(settings.get("prefixes"), int)
+            or not all(isinstance(settings.get(name), int) for name in SAMPLED)
         ):
             raise RunDamaged(
                 f"{run.path} is damaged: its shading does not fit the run. Analyze it again: keyhole analyze {run.path}"
@@ -84,8 +86,13 @@ class Shading:
 
     @property
     def prefixes(self) -> int:
-        """How many prefixes were sampled."""
+        """How many prefixes were sampled. One that is repeated in the text may be sampled as often."""
         return int(self.settings["prefixes"])
+
+    @property
+    def of(self) -> int:
+        """How many prefixes the scanned text has, repeats included: the sample was drawn from these."""
+        return int(self.settings["of"])
 
     def firing(self, which: slice) -> npt.NDArray[np.float64]:
         """The share of the sampled prefixes with a coefficient above a tenth of the cell's largest, of the cells at these places of
@@ -113,7 +120,11 @@ def of(run: Run) -> Shading | None:
         return known
     settings = layout.read_shading(run.path)
     names = ("before", "after", "bins", "examples")
-    if settings is None or [settings.get(name) for name in names] != [BEFORE, AFTER, BINS, EXAMPLES]:
+    if (
+        settings is None
+        or not settings.keys() >= SAMPLED
+        or [settings.get(name) for name in names] != [BEFORE, AFTER, BINS, EXAMPLES]
+    ):
         return None
     found: Shading = kept.setdefault("_shading", Shading(run, settings))
     return found

@@ -29,7 +29,9 @@ def examples(cell: Cell) -> RenderableType:
         parts += [listed, Text()]
     return Group(
         Text(),
-        Text(f"below the top: bands of the coefficient, of {len(found.places):,} sampled prefixes", style="bold"),
+        Text(
+            f"below the top: bands of the coefficient, of {len(found.places):,} distinct random prefixes", style="bold"
+        ),
         *parts,
         terminal.triggers("random", _triggers(cell, found, here.random)),
     )

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from ..analyses.stats import wilson
 from ..store import shading
 from ..store.run import Cell, Layer, Run
-from .text import number
+from .text import number, share
 
 
 class Often(NamedTuple):
@@ -49,17 +49,23 @@ def often(layer: Layer) -> Often:
     shares = shading.firing(layer.run, layer.span)
     if shares is None:
         return Often("peak", "strongest coefficient per root mean square", ".3g", "~g", layer.stats.peak)
-    title = "share of prefixes with a coefficient above a tenth of the cell's largest"
+    title = "share of the text's prefixes with a coefficient above a tenth of the cell's largest"
     return Often(name(layer.run), title, ".2%", "~%", shares)
 
 
 def of(cell: Cell) -> dict[str, float | int | None] | None:
-    """How often a key fires: share, Wilson's interval, sampled prefixes. None without shading, or if the key never fires."""
+    """How often a key fires: share, interval, prefixes that were sampled, and of how many. None without shading, or if the key
+    never fires.
+
+    The interval is Wilson's for a sample without replacement: n of N prefixes say as much as n·(N − 1)/(N − n) of endlessly many.
+    If all were looked at, it is the share itself.
+    """
     found = shading.of(cell.run)
-    if found is None or math.isnan(share := float(found.firing(slice(cell.place, cell.place + 1))[0])):
+    if found is None or math.isnan(part := float(found.firing(slice(cell.place, cell.place + 1))[0])):
         return None
-    lo, hi = wilson(share * found.prefixes, found.prefixes)
-    return {"share": share, "lo": lo, "hi": hi, "n": found.prefixes}
+    n, all_ = found.prefixes, found.of
+    lo, hi = (part, part) if n >= all_ else wilson(part * (worth := n * (all_ - 1) / (all_ - n)), worth)
+    return {"share": part, "lo": lo, "hi": hi, "n": n, "of": all_}
 
 
 def said(cell: Cell) -> list[str]:
@@ -68,5 +74,7 @@ def said(cell: Cell) -> list[str]:
     peak = f"strongest |m| {number(stats.peak, '.3g')} times the root mean square {number(stats.rms, '.3g')}, over {stats.n:,} prefixes"
     if often is None:
         return [peak]
-    share, lo, hi = (number(often[name] or 0.0, ".2%") for name in ("share", "lo", "hi"))
-    return [f"m above a tenth of its largest on {share} of prefixes ({lo} to {hi}, {often['n']:,} sampled)", peak]
+    part, lo, hi = (share(often[name] or 0.0) for name in ("share", "lo", "hi"))
+    n, all_ = often["n"], often["of"]
+    counted = f"all {n:,}" if n == all_ else f"{lo} to {hi}, {n:,} of {all_:,} sampled"
+    return [f"m above a tenth of its largest on {part} of the text's prefixes ({counted})", peak]

@@ -39,4 +39,4 @@ def firing(cell: Cell) -> schema.Firing | None:
     if found is None:
         return None
     share, lo, hi = (short(found[name] or 0.0) for name in ("share", "lo", "hi"))
-    return schema.Firing(share, lo, hi, int(found["n"] or 0))
+    return schema.Firing(share, lo, hi, int(found["n"] or 0), int(found["of"] or 0))

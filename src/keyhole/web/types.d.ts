@@ -446,12 +446,13 @@ export interface CellStats {
   min: number | null;
 }
 
-/** The share of sampled prefixes with a coefficient above a tenth of the cell's largest, and Wilson's 95 % interval of it. */
+/** The share of sampled prefixes with a coefficient above a tenth of the cell's largest, and its 95 % interval. */
 export interface Firing {
   share: number | null;
   lo: number | null;
   hi: number | null;
   n: number;
+  of: number;
 }
 
 /** Counts in bins of equal width between two edges. */

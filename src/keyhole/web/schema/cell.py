@@ -11,13 +11,15 @@ from .below import Below
 
 
 class Firing(Record):
-    """The share of sampled prefixes with a coefficient above a tenth of the cell's largest, and Wilson's 95 % interval of it."""
+    """The share of sampled prefixes with a coefficient above a tenth of the cell's largest, and its 95 % interval."""
 
     share: Number
     lo: Number
     hi: Number
     n: Count
-    """sampled prefixes"""
+    """sampled prefixes, repeats included"""
+    of: Count
+    """the prefixes of the scanned text, repeats included; if all were sampled, the interval is the share itself"""
 
 
 class CellStats(Record):

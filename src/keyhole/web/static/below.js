@@ -39,7 +39,7 @@ export async function belowTop(place, cell, run, largest, promoted) {
       h(
         "p",
         { class: "soft small" },
-        `${all} random prefixes of the corpus, ranked by this cell’s coefficient and cut into bands: a few of each. The triggers are the strongest of ${whole(run.corpus.scanned_prefixes)}.`,
+        `${all} distinct random prefixes of the corpus, ranked by this cell’s coefficient and cut into bands: a few of each. The triggers are the strongest of ${whole(run.corpus.scanned_prefixes)}.`,
       ),
       bands
         .map(([from, to], i) => [

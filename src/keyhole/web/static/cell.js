@@ -136,7 +136,11 @@ function summary(cell) {
     return [h("b", {}, "Dead: "), `no prefix of the corpus makes this key fire (${whole(stats.n)} were tried).`];
   const { firing } = stats;
   const often = firing
-    ? `Its coefficient is above a tenth of its largest on ${percent(firing.share)} of prefixes (95 % interval ${percent(firing.lo)} to ${percent(firing.hi)}; ${whole(firing.n)} sampled). `
+    ? `Its coefficient is above a tenth of its largest on ${percent(firing.share)} of the text’s prefixes (${
+        firing.n === firing.of
+          ? `all ${whole(firing.n)}`
+          : `95 % interval ${percent(firing.lo)} to ${percent(firing.hi)}; ${whole(firing.n)} of ${whole(firing.of)} sampled`
+      }). `
     : "";
   const fires = `${often}At its strongest it is ${number(stats.peak, 2)} times its root mean square. `;
   if (!said) return [fires];

@@ -65,7 +65,7 @@ export function histogram({ edges, counts, n }, cell) {
     h(
       "figcaption",
       {},
-      `The coefficient over ${whole(n)} random prefixes; heights on a root scale. Mean ${number(cell.stats.mean)}, standard deviation ${number(cell.stats.std)}.${least === null ? "" : ` Its triggers begin at ${number(least)}.`}`,
+      `The coefficient over ${whole(n)} random prefixes of the text, repeats included; heights on a root scale. Mean ${number(cell.stats.mean)}, standard deviation ${number(cell.stats.std)}.${least === null ? "" : ` Its triggers begin at ${number(least)}.`}`,
     ),
   );
 }
