@@ -1,8 +1,9 @@
 """Which keys' triggers end in a token, contain it, or are followed by it: the index by token.
 
-Triggers as a sparse matrix [cells, tokens of the corpus], multiplied by "which tokens does a prefix end in, contain, precede"
-[tokens of the corpus, tokens asked for], give the counts. It is done in blocks of cells, and per token only the best are kept, so
-memory is bounded by a block and by the answer, whatever the number of cells.
+Triggers as a sparse matrix [cells, prefixes that are triggers], multiplied by "which tokens does a prefix end in, contain, precede"
+[prefixes that are triggers, tokens asked for], give the counts. It is done in blocks of cells and for some tokens at a time, and per
+token only the best are kept: what is needed at once is bounded, whatever the number of cells and of tokens asked for. Besides that,
+four bytes per token of the corpus are counted once.
 """
 
 from __future__ import annotations
@@ -24,8 +25,14 @@ MOST = 100
 """Upper bound on the rows that are kept per token and relation."""
 BLOCK = 1 << 21
 """Triggers that are counted together."""
+ENTRIES = 1 << 23
+"""Pairs of a token and a prefix with the relation that are counted together, unless a token alone has more."""
+PIECE = 1 << 22
+"""Tokens of the corpus that are looked at together."""
 DENSE = 0.02
-"""A token that at least this share of the corpus's prefixes has the relation to is counted with a dense column: that is faster."""
+"""A token that at least this share of the prefixes has the relation to is counted with a dense column: that is faster."""
+TOGETHER = 8
+"""Dense columns at a time."""
 BINS = 256
 """Bins of the score by which rows that cannot be among the best are left out before they are sorted."""
 Ints = npt.NDArray[np.int64]
@@ -60,9 +67,28 @@ class _Block(NamedTuple):
     """the place of the first cell"""
     side: int
     triggers: Any
-    """a sparse matrix [cells, tokens of the corpus] with 1 where a trigger ends"""
+    """a sparse matrix [cells, prefixes that are triggers] with 1 where a cell has a trigger"""
     strength: Floats
     """per cell: its largest |coefficient| on that side, per root mean square of its coefficients"""
+
+
+class _Part(NamedTuple):
+    """Some tokens, and the prefixes that have the relation to each."""
+
+    tokens: Ints
+    column: Ints
+    """of each range of prefixes: the number of its token"""
+    begin: Ints
+    end: Ints
+
+    def matrix(self, prefixes: int) -> Any:
+        """[prefixes that are triggers, tokens] 1 where a prefix has the relation to a token."""
+        from scipy import sparse
+
+        lengths = self.end - self.begin
+        rows = np.repeat(self.begin - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
+        ones = np.ones(len(rows), np.float32)
+        return sparse.csr_matrix((ones, (rows, np.repeat(self.column, lengths))), (prefixes, len(self.tokens)))
 
 
 class Relations:
@@ -81,13 +107,20 @@ class Relations:
     def of(self, relation: Relation, tokens: npt.NDArray[Any] | range) -> dict[int, Firing]:
         """Per token, the keys whose triggers have the relation to it. Tokens without any are left out."""
         asked = np.unique(np.asarray(tokens, np.int64))
-        columns = self._columns(relation, asked)
+        found: dict[int, Firing] = {}
+        for part in self._spread(relation, asked):
+            found |= self._of(part)
+        return found
+
+    def _of(self, part: _Part) -> dict[int, Firing]:
+        """`of` for tokens that are counted together."""
+        columns = part.matrix(len(self._where))
         totals = np.asarray(columns.T @ self._ending).ravel().astype(np.int64)
         base = totals / max(self.triggers, 1)
-        cells, found = np.zeros(len(asked), np.int64), list[_Rows]()
+        cells, found = np.zeros(len(part.tokens), np.int64), list[_Rows]()
         for blocks in self._blocks():
             counts = [self._counted(block, columns) for block in blocks]
-            cells += _distinct(counts, (blocks[0].triggers.shape[0], len(asked)))
+            cells += _distinct(counts, (blocks[0].triggers.shape[0], len(part.tokens)))
             for block, (cell, column, hits) in zip(blocks, counts, strict=True):
                 found.append(_rows(block, cell, column, hits, base))
             if sum(len(each.column) for each in found) > BLOCK:
@@ -97,7 +130,7 @@ class Relations:
         best = _joined(found).best()
         return {
             token: Firing(int(cells[i]), int(totals[i]), _listed(best, i))
-            for i, token in enumerate(asked.tolist())
+            for i, token in enumerate(part.tokens.tolist())
             if totals[i] and cells[i]
         }
 
@@ -118,66 +151,77 @@ class Relations:
         return self._once.get("tokens", lambda: np.asarray(self.run.tokens))
 
     @property
-    def _begins(self) -> npt.NDArray[np.bool_]:
-        """[tokens of the corpus] whether a unit begins there."""
-
-        def make() -> npt.NDArray[np.bool_]:
-            begins = np.zeros(len(self._tokens) + 1, bool)
-            begins[np.asarray(self.run.unit_offsets)] = True
-            return begins[:-1]
-
-        return self._once.get("begins", make)
-
-    @property
-    def _ending(self) -> Ints:
-        """[tokens of the corpus] how many triggers end there."""
+    def _windows(self) -> Ints:
+        """Where each window begins, and the end of the corpus: what the model read together."""
 
         def make() -> Ints:
-            ending = np.zeros(len(self._tokens), np.int64)
+            offsets, room = np.asarray(self.run.unit_offsets, np.int64), self.run.room
+            pieces = -(-np.diff(offsets) // room)
+            first = np.repeat(np.cumsum(pieces) - pieces, pieces)
+            begins = np.repeat(offsets[:-1], pieces) + (np.arange(len(first)) - first) * room
+            return np.append(begins, offsets[-1])
+
+        return self._once.get("windows", make)
+
+    @property
+    def _ends_at(self) -> tuple[Ints, Ints]:
+        """The places of the corpus where triggers end, and how many triggers end at each."""
+
+        def make() -> tuple[Ints, Ints]:
+            ending = np.zeros(len(self._tokens), np.int32)
             for first, last in self._bounds():
                 for side in self.run.sides.values():
-                    ending += np.bincount(self._ends(side.part(slice(first, last)))[1], minlength=len(ending))
-            return ending
+                    np.add.at(ending, self._ends(side.part(slice(first, last)))[1], 1)
+            where = np.flatnonzero(ending)
+            return where, ending[where].astype(np.int64)
 
         return self._once.get("ending", make)
 
     @property
-    def _firsts(self) -> tuple[Ints, Ints]:
-        """Where each token first occurs in each window, and where those windows end."""
+    def _where(self) -> Ints:
+        return self._ends_at[0]
 
-        def make() -> tuple[Ints, Ints]:
-            tokens, begins = self._tokens, self._begins
-            place = np.arange(len(tokens))
-            unit = np.maximum.accumulate(np.where(begins, place, 0))
-            opens = begins | (self.run.window_start(place - unit) == place - unit)
-            window = np.cumsum(opens) - 1
-            ends = np.append(np.flatnonzero(opens)[1:], len(tokens))
-            order = np.lexsort((place, tokens, window))
-            same = (window[order][1:] == window[order][:-1]) & (tokens[order][1:] == tokens[order][:-1])
-            firsts = order[np.append(True, ~same)] if len(order) else order
-            return firsts, ends[window[firsts]]
+    @property
+    def _ending(self) -> Ints:
+        return self._ends_at[1]
 
-        return self._once.get("firsts", make)
+    def _spread(self, relation: Relation, asked: Ints) -> Iterator[_Part]:
+        """Which prefixes have the relation to each token, for some tokens at a time."""
+        if not len(asked):
+            return
+        token, begin, end = self._containing(asked) if relation == "contains" else self._beside(relation, asked)
+        order = np.argsort(token, kind="stable")
+        token, begin, end = token[order], begin[order], end[order]
+        bounds = np.searchsorted(token, np.append(asked, asked[-1] + 1))
+        sizes = np.append(0, np.cumsum(end - begin))[bounds]
+        at = 0
+        while at < len(asked):
+            to = max(at + 1, int(np.searchsorted(sizes, sizes[at] + ENTRIES, "right")) - 1)
+            part = slice(int(bounds[at]), int(bounds[to]))
+            yield _Part(asked[at:to], np.searchsorted(asked[at:to], token[part]), begin[part], end[part])
+            at = to
 
-    def _columns(self, relation: Relation, asked: Ints) -> Any:
-        """[tokens of the corpus, tokens asked for] 1 where the prefix that ends there has the relation to the token."""
-        from scipy import sparse
+    def _containing(self, asked: Ints) -> tuple[Ints, Ints, Ints]:
+        """Tokens, and the triggers from where a window first has the token to the window's end."""
+        tokens, windows = self._tokens, self._windows
+        pieces = range(0, len(tokens), PIECE)
+        place = np.concatenate([np.zeros(0, np.int64), *(at + _named(tokens[at : at + PIECE], asked) for at in pieces)])
+        window = np.searchsorted(windows, place, "right") - 1
+        token = np.asarray(tokens[place], np.int64)
+        _, first = np.unique(window * (asked[-1] + 1) + token, return_index=True)
+        begin, end = place[first], windows[window[first] + 1]
+        return token[first], np.searchsorted(self._where, begin), np.searchsorted(self._where, end)
 
-        if relation == "contains":
-            firsts, ends = self._firsts
+    def _beside(self, relation: Relation, asked: Ints) -> tuple[Ints, Ints, Ints]:
+        """Tokens, and the trigger that ends in each, or that is followed by it."""
+        at = self._where + (relation == "next")
+        if relation == "next":  # the last prefix of a unit has no next token
+            number = np.flatnonzero(~np.isin(at, np.asarray(self.run.unit_offsets, np.int64)))
         else:
-            firsts = np.arange(len(self._tokens)) if relation == "ends" else np.flatnonzero(~self._begins)
-            ends = firsts + 1
-        named = self._tokens[firsts]
-        at = np.minimum(np.searchsorted(asked, named), len(asked) - 1)
-        known = asked[at] == named
-        firsts, at, lengths = firsts[known], at[known], (ends - firsts)[known]
-        rows = np.repeat(firsts, lengths) + (
-            np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        )
-        rows -= relation == "next"
-        ones = np.ones(len(rows), np.float32)
-        return sparse.csr_matrix((ones, (rows, np.repeat(at, lengths))), (len(self._tokens), len(asked)))
+            number = np.arange(len(at))
+        token = np.asarray(self._tokens[at[number]], np.int64)
+        kept = _named(token, asked)
+        return token[kept], number[kept], number[kept] + 1
 
     # The triggers
 
@@ -206,10 +250,17 @@ class Relations:
                 counts, ends = self._ends(side)
                 strength = np.nan_to_num(np.abs(side.coefficients[:, 0]) / scale[first:last])
                 starts = np.concatenate([[0], np.cumsum(counts)])
-                shape = (last - first, len(self._tokens))
+                shape = (last - first, len(self._where))
+                ends = np.searchsorted(self._where, ends)
                 triggers = sparse.csr_matrix((np.ones(len(ends), np.float32), ends, starts), shape)
                 blocks.append(_Block(first, -1 if negative else 1, triggers, strength))
             yield blocks
+
+
+def _named(tokens: npt.NDArray[Any], asked: Ints) -> Ints:
+    """Which of these tokens are asked for."""
+    at = np.minimum(np.searchsorted(asked, tokens), len(asked) - 1)
+    return np.flatnonzero(asked[at] == tokens)
 
 
 def _counted(triggers: Any, columns: Any) -> tuple[Ints, Ints, Ints]:
@@ -218,13 +269,14 @@ def _counted(triggers: Any, columns: Any) -> tuple[Ints, Ints, Ints]:
     many = np.flatnonzero(share >= DENSE)
     few = np.flatnonzero(share < DENSE)
     sparse = (triggers @ columns[:, few]).tocoo()
-    dense = triggers @ columns[:, many].toarray()
-    cell, column = np.nonzero(dense)
-    return (
-        np.concatenate([sparse.row, cell]).astype(np.int64),
-        np.concatenate([few[sparse.col], many[column]]),
-        np.concatenate([sparse.data, dense[cell, column]]).astype(np.int64),
-    )
+    found = [(sparse.row, few[sparse.col], sparse.data)]
+    for begin in range(0, len(many), TOGETHER):
+        some = many[begin : begin + TOGETHER]
+        dense = triggers @ columns[:, some].toarray()
+        cell, column = np.nonzero(dense)
+        found.append((cell, some[column], dense[cell, column]))
+    cells, tokens, counts = (np.concatenate(each).astype(np.int64) for each in zip(*found, strict=True))
+    return cells, tokens, counts
 
 
 def _distinct(counts: list[tuple[Ints, Ints, Ints]], shape: tuple[int, int]) -> Ints:
