@@ -25,6 +25,7 @@ from keyhole.analyses.columns import SAID, TAIL, CellColumns, every
 from keyhole.errors import RunDamaged, RunError, UsageError
 from keyhole.store import annotations, collections, kinds, layout, patterns, tables, values
 from keyhole.store.run import Cell
+from keyhole.web import table as web
 
 
 @pytest.fixture(scope="module")
@@ -310,3 +311,11 @@ def test_a_cell_and_a_token_as_json(run: keyhole.Run) -> None:
     assert found["token"] == piece
     assert found["count"]["promoting"] == len(speakers)
     assert [each["address"] for each in found["promoting"]] == [each.address for each in speakers[:3]]
+
+
+@pytest.mark.parametrize("wanted", ["inf..", "1e400..", "..-inf", "nan", "a..b"])
+def test_a_range_of_no_numbers_is_refused(wanted: str) -> None:
+    """An end that is not finite would be read as a column's name by SQL."""
+    with pytest.raises(UsageError, match="it is a range of numbers"):
+        web.limits("max", wanted)
+    assert web.limits("max", "0.5..") == (0.5, np.inf)

@@ -65,6 +65,8 @@ class Column:
     """of the levels, or of the labels"""
     changes: bool = False
     """whether people change it while a run is looked at"""
+    there: Callable[[Run, values.Values | None], bool] | None = None
+    """whether the run has what the values are made from, if `make` takes long to say so"""
 
     @property
     def type(self) -> str:
@@ -89,7 +91,10 @@ class CellColumns:
 
     def has(self, name: str) -> bool:
         """Whether the run has what the column is made from."""
-        return self[name].make(self, slice(0, 0)) is not None
+        column = self[name]
+        if column.there is not None:
+            return column.there(self.run, self.values)
+        return column.make(self, slice(0, 0)) is not None
 
     def missing(self, name: str) -> str | None:
         """Why no cell of this run has a value in the column; None if the column was computed."""
@@ -509,4 +514,5 @@ def every() -> Iterator[Column]:
                     partial(_measured, measure),
                     f"The analysis was not run yet: {MADE_BY.get(analysis.name, f'keyhole analyze RUN --only {analysis.name}')}.",
                     measure.kinds,
+                    there=measure.there,
                 )

@@ -110,20 +110,15 @@ def placed(run: Run, read: Read, map: str, seed: int, advance: Callable[[int], N
         sample = _sample(run, read, seed, advance)
         middle = sample.mean(0)
         axes = _axes(sample - middle, seed)
+        explained = _share(sample - middle, axes)
         shuffled = _share_shuffled(sample - middle, seed)
         at = np.empty((len(run.cells), 2), np.float32)
-        total, along = 0.0, np.zeros(2)
         for layer in range(run.layers):
-            x = read(layer) - middle
-            here = x @ axes
-            total += float(x.double().square().sum())
-            along += here.double().square().sum(0).cpu().numpy()
-            at[run.cells.span(layer)] = here.cpu().numpy()
+            at[run.cells.span(layer)] = ((read(layer) - middle) @ axes).cpu().numpy()
             advance(1)
         if map == "umap":
             at = _by_umap(run, read, seed)
-    first, second = (along / (total or 1)).tolist()
-    return planes.Side(at, (first, second), shuffled, len(sample))
+    return planes.Side(at, explained, shuffled, len(sample))
 
 
 def _sample(run: Run, read: Read, seed: int, advance: Callable[[int], None]) -> torch.Tensor:
@@ -170,7 +165,13 @@ def _share_shuffled(x: torch.Tensor, seed: int) -> tuple[float, float]:
     for coordinate in dealt:
         random.shuffle(coordinate)
     mixed = torch.from_numpy(dealt).to(x.device).T
-    along = (mixed @ _axes(mixed, seed)).double().square().sum(0) / mixed.double().square().sum().clamp_min(1e-30)
+    return _share(mixed, _axes(mixed, seed))
+
+
+def _share(x: torch.Tensor, axes: torch.Tensor) -> tuple[float, float]:
+    """The share of the variance of centred vectors that each axis holds. Axes fit the vectors that they come from best, so the
+    share of the cells and that of the null are both taken over what their axes come from."""
+    along = (x @ axes).double().square().sum(0) / x.double().square().sum().clamp_min(1e-30)
     return float(along[0]), float(along[1])
 
 
@@ -187,9 +188,9 @@ ANALYSIS = Analysis(
     part=VALUES,
     method="Fills no table. It stores two coordinates of every value and of every key, which the explorer draws as a map. Vectors are "
     "directions (length 1) in the cell's orientation; a gated cell's key is its gate and its up row one after the other. The "
-    "axes are the first two principal components, centred, over all cells or a random sample of 131,072 (`--seed`); of an axis and "
-    "its negative, the one whose largest entry is positive. Beside it: the share of the variance of all cells that the two axes "
-    "hold, and the share that they would hold if every coordinate were dealt out over the cells. If the two shares are alike, the "
+    "axes are the first two principal components, centred, over all cells or, of more than 131,072 or than 512 MiB of vectors, a random sample (`--seed`); of an "
+    "axis and its negative, the one whose largest entry is positive. Beside it: the share of the variance of these cells that the "
+    "two axes hold, and the share that they would hold if every coordinate were dealt out over the cells. If the two shares are alike, the "
     "map shows nothing. Norms before the layer are not folded in. With `--map umap`, cells lie where UMAP (cosine, the same seed) "
     "puts them; the shares are still those of the principal components.",
     needs=("model", "map", "seed", "begin"),

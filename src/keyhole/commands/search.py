@@ -43,7 +43,7 @@ def search(
         )
     text = unquoted(like(query) or "")
     if text is None:
-        result = find.search(opened, query)
+        result = find.search(opened, query, nearest=limit)
         if as_json:
             put_json(result.to_json(limit))
         else:

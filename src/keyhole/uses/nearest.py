@@ -11,10 +11,12 @@ from ..lens.head import Head
 from ..models.model import Model
 from ..store import values
 from ..store.run import Run
-from .asked import window
+from .asked import check_finite, window
 
 MOST = 50
 """Cells of each list."""
+PIECE = 1 << 22
+"""Tokens of the corpus that are counted together."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,14 @@ def nearest(run: Run, model: Model, text: str, limit: int = MOST) -> Nearest:
 
 def fired(run: Run, model: Model, ids: list[int]) -> np.ndarray:
     """[cells] the coefficient at the last token, as a share of the largest in the corpus; 0 for a cell that never fired there."""
-    found = model.coefficients_of(ids, bos=bool(run.manifest["config"]["bos"]))[-1].float().cpu().numpy()
+    found = np.empty(len(run.cells), np.float32)
+
+    def keep(site: int, x: torch.Tensor) -> None:
+        last = x[-1].float()
+        check_finite(model, last, edited=False)
+        found[run.cells.sites[site]] = last.cpu().numpy()
+
+    model.run_every_token(model.batch([ids], bos=bool(run.manifest["config"]["bos"])).ids, keep)
     largest = np.asarray(run.stats.max, np.float64)
     return np.where(largest > 0, run.orientation * found / np.where(largest > 0, largest, 1), 0.0)
 
@@ -66,7 +75,7 @@ def direction(run: Run, weight: torch.Tensor, ids: list[int]) -> torch.Tensor:
     frequent tokens, from the mean row to the mean over the corpus: without that, every text is nearest to the values that promote
     commas. The tokens are then normed and added, weighted by log(p)² for a token of share p in the corpus, as tf-idf does.
     """
-    counts = np.bincount(np.asarray(run.tokens), minlength=weight.shape[0])[: weight.shape[0]] + 1.0
+    counts = _counts(run, weight.shape[0]) + 1.0
     shares = torch.tensor(counts / counts.sum(), dtype=torch.float32, device=weight.device)
     mean = weight.mean(0, dtype=torch.float32)
     common = torch.zeros_like(mean)
@@ -77,6 +86,18 @@ def direction(run: Run, weight: torch.Tensor, ids: list[int]) -> torch.Tensor:
     rows = weight[which].float() - mean
     rows = rows - (rows @ common)[:, None] * common
     return (torch.nn.functional.normalize(rows, dim=1) * shares[which].log().square()[:, None]).sum(0)
+
+
+def _counts(run: Run, vocabulary: int) -> np.ndarray:
+    """[vocabulary] how often each token stands in the corpus; counted once per run."""
+    kept = vars(run)  # as cached_property does; a global cache would keep the run alive
+    if "_token_counts" not in kept:
+        counts = np.zeros(vocabulary, np.int64)
+        for first in range(0, len(run.tokens), PIECE):  # bincount makes eight bytes of each token
+            counts += np.bincount(run.tokens[first : first + PIECE], minlength=vocabulary)[:vocabulary]
+        kept["_token_counts"] = counts
+    found: np.ndarray = kept["_token_counts"]
+    return found
 
 
 def _largest(numbers: np.ndarray, limit: int) -> list[tuple[int, float]]:

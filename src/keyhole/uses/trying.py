@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
-from ..errors import ModelError
 from ..models.model import Model
 from ..store.run import Run
-from .asked import window
+from .asked import check_finite, window
 
 
 @dataclass(frozen=True)
@@ -36,10 +35,6 @@ def try_key(run: Run, model: Model, layer: int, index: int, text: str) -> Tried:
             found.extend(x[batch.n_special :, column].float().cpu().tolist())
 
     model.run_every_token(batch.ids, keep)
-    if not bool(torch.isfinite(torch.tensor(found)).all()):
-        raise ModelError(
-            f"{model.source} gives coefficients that are not finite in {str(model.dtype).removeprefix('torch.')}. Load it in a wider "
-            "type: dtype='float32', or bfloat16 instead of float16."
-        )
+    check_finite(model, torch.tensor(found), edited=False)
     sign = int(run.orientation[place])
     return Tried([model.vocabulary.piece(i) for i in ids], [sign * m for m in found])

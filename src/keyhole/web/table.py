@@ -155,6 +155,6 @@ def limits(name: str, wanted: str) -> tuple[float, float]:
         least, most = float(low or "-inf"), float((high if dots else low) or "inf")
     except ValueError:
         least = most = math.nan
-    if math.isnan(least) or math.isnan(most):
+    if math.isnan(least) or math.isnan(most) or least == math.inf or most == -math.inf:
         raise UsageError(f"The filter of '{name}' is {wanted!r:.60}; it is a range of numbers, as in 0.5..2 or 3.. .")
     return least, most
