@@ -125,3 +125,44 @@ def test_the_overview_fills_itself(browser: Any, bare: Site) -> None:
             until(page, "document.querySelector('.figures svg, .figures .vega-embed, .figures canvas') !== null")
         assert page.evaluate("window.stayed")
         assert abs(top(page, "#figures-title") - before) < LINE, "what the reader looked at has moved"
+
+
+HOLD = """part => {
+  const ask = window.fetch;
+  window.fetch = async (path, options) => {
+    if (window.held === undefined && options?.method !== 'HEAD' && String(path).includes(part))
+      await new Promise((go) => (window.held = go));
+    return ask(path, options);
+  };
+}"""
+"""The next request for something waits until `window.held` is called."""
+
+
+def test_what_is_typed_while_the_page_is_drawn_again_stays(browser: Any, bare: Site) -> None:
+    with opened(browser, bare.url + "#/L1/3") as page:
+        page.wait_for_selector(".valueside .missing")
+        page.evaluate(HOLD, "data/cells/1/3")
+        with analyzing(bare.run, ["agreement"], "norm") as go_on:
+            go_on.set()
+        until(page, "window.held !== undefined")  # nobody touched the page: it is being drawn again
+        field = page.get_by_label("A note on L1.3")
+        field.fill("begun meanwhile")
+        page.evaluate("window.held()")
+        page.get_by_role("button", name="Show them").wait_for()
+        assert field.input_value() == "begun meanwhile"
+        assert page.locator(".valueside .missing").count() == 1
+        until(page, "!document.body.classList.contains('analyzing')")
+        page.get_by_role("button", name="Show them").click()
+        page.wait_for_selector(".valueside .said")
+        assert field.input_value() == "begun meanwhile"
+
+
+def test_the_table_has_new_columns_without_a_reload(browser: Any, bare: Site) -> None:
+    with opened(browser, bare.url + "#/cells?columns=address,agreement") as page:
+        page.wait_for_selector(".alltable .rows, .alltable [role=row], .alltable table")
+        offered = "[...document.querySelectorAll('#add-filter option')].some(option => option.value === 'agreement')"
+        assert not page.evaluate(offered)
+        with analyzing(bare.run, ["agreement"], "norm") as go_on:
+            go_on.set()
+        page.get_by_role("button", name="Show them").click()
+        until(page, offered)
