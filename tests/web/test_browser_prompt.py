@@ -436,10 +436,10 @@ def test_a_kept_answer_ends_the_wait_for_another(live_page: Any, live: Site) -> 
     ask(page, live)
     read = page.get_by_role("button", name="Read", exact=True)
     page.evaluate(SLOW, "api/prompt")
-    page.locator(".off").first.click()  # an edit, whose answer does not come
+    page.locator('[data-at="chip:2"]').click()  # its answer does not come
     until(page, "window.held !== undefined")
     assert read.is_disabled()
-    page.locator(".off").first.click()  # taken back: that answer is kept
+    page.locator('[data-at="chip:10"]').click()  # the position that was read before: that answer is kept
     until(page, "!document.querySelector('.answer').hasAttribute('aria-busy')")
     assert read.is_enabled()
     page.evaluate("window.held()")
