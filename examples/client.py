@@ -17,6 +17,8 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 URL = os.environ.get("KEYHOLE_URL", "http://127.0.0.1:8765").rstrip("/")
+if "://" not in URL:
+    URL = f"http://{URL}"
 
 
 def ask(address: str, question: dict[str, Any] | None = None) -> Any:
@@ -44,8 +46,10 @@ def name(layers: list[dict[str, Any]], place: int) -> str:
 
 
 def cell(address: str) -> None:
+    """A cell, by its address: L12.345, or 12/345, 12.345, l12.345."""
     run = ask("data/run.json")
-    layer, _, inside = address.rpartition(".")
+    written = address.replace("/", ".").upper().replace("ENC.", "enc.").replace("DEC.", "dec.")
+    layer, _, inside = (written if "L" in written else f"L{written}").rpartition(".")
     number = next((n for n, each in enumerate(run["layers"]) if each["layer"] == layer), None)
     if number is None or not inside.isdigit():
         first, last = (run["layers"][end]["layer"] for end in (0, -1))

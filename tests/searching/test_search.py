@@ -253,7 +253,7 @@ def test_the_command_prints_the_same_lists(run: keyhole.Run) -> None:
     assert len(contains) == 3
     assert all(each["share"] == each["hits"] / each["of"] and each["matched"] for each in contains)
     printed = command("search", run.path, "cat number 3", "--limit", "2")
-    assert contains[0]["cell"].startswith("L")
+    assert contains[0]["address"] == f"L{contains[0]['layer']}.{contains[0]['cell']}"
     assert "keys whose triggers contain ‘cat number 3’" in printed
     near = json.loads(command("search", run.path, "like L1.3", "--json"))
     shared = Counter()
@@ -262,8 +262,15 @@ def test_the_command_prints_the_same_lists(run: keyhole.Run) -> None:
         if side > 0 and (each.unit, each.position) in own:
             shared[run.cells.address(place)] += 1
     del shared["L1.3"]
-    assert {each["cell"]: each["shared"] for each in near["keys"]}.items() <= shared.items()
+    assert {each["address"]: each["shared"] for each in near["keys"]}.items() <= shared.items()
     assert [each["shared"] for each in near["keys"]] == sorted(shared.values(), reverse=True)[: len(near["keys"])]
+
+
+def test_terms_beyond_the_most_are_named(run: keyhole.Run) -> None:
+    many = " or ".join("abcdefghijklmnopqr")
+    found = json.loads(command("search", run.path, many, "--json"))
+    assert found["ignored"] == ["q", "r"]
+    assert "Only the first 16 terms are searched, not q, r." in " ".join(command("search", run.path, many).split())
 
 
 def test_an_empty_query_is_an_error(run: keyhole.Run) -> None:

@@ -44,7 +44,8 @@ def test_cells(run: keyhole.Run) -> None:
                 continue
             for trigger in cell.triggers:
                 assert f"{trigger.coefficient:.3g}" in said
-                assert show.printable("".join(trigger.tokens[-41:])) in said
+                *before, last = trigger.tokens[-41:]
+                assert show.printable("".join(before)) + (last if last.strip() else show.blank(last)) in said
             hostile += "<script>" in said or "<img src=x" in said
     assert hostile > 0
 

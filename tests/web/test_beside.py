@@ -67,11 +67,12 @@ def test_the_cell_of_the_other_run_and_its_overlap(runs: dict[str, keyhole.Run])
 
 def test_the_run_says_what_stands_beside_it(runs: dict[str, keyhole.Run]) -> None:
     told = Explorer(runs["one"], other=runs["two"]).about().beside
-    assert told == schema.AboutBeside("tiny on two.txt", "tiny", ["two.txt"], True, None)
+    assert told == schema.AboutBeside("tiny on two.txt", "tiny", ["two.txt"], True, False, None)
     told = Explorer(runs["one"], other=runs["control"]).about().beside
     assert told is not None
     assert told.name == "tiny with random weights, seed 0"
     assert not told.same_model
+    assert told.same_text
     assert Explorer(runs["control"]).about().model.name == "tiny with random weights, seed 0"
 
 

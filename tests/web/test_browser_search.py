@@ -113,7 +113,7 @@ def test_keys_by_phrase(page: Any, site: Site, asked: str) -> None:
         return
     assert said.startswith(f"{len(texts):,} cell")
     shown = page.locator(f"{KEYS} .hits a.address").all_inner_texts()
-    assert shown == [each["cell"] for each in truth["listed"]]
+    assert shown == [each["address"] for each in truth["listed"]]
     assert set(shown) <= texts
 
 
@@ -140,7 +140,7 @@ def test_several_tokens(page: Any, site: Site) -> None:
     page.wait_for_selector(f"{VALUES} .hits li")
     promote = page.locator(f"{VALUES} .hits").first
     assert promote.locator("a.address").all_inner_texts() == [
-        each["cell"] for each in truth["values"]["promote"]["listed"]
+        each["address"] for each in truth["values"]["promote"]["listed"]
     ]
     matched = promote.locator(".matched").all_inner_texts()
     for text, each in zip(matched, truth["values"]["promote"]["listed"], strict=True):
@@ -148,7 +148,7 @@ def test_several_tokens(page: Any, site: Site) -> None:
             p for p in pieces if p in each["matched"]
         ]
     assert page.locator(f"{KEYS} .hits a.address").all_inner_texts() == [
-        each["cell"] for each in truth["keys"]["ends"]["listed"]
+        each["address"] for each in truth["keys"]["ends"]["listed"]
     ]
 
 
@@ -219,7 +219,7 @@ def test_nearest_to_a_cell(page: Any, site: Site) -> None:
     page.wait_for_selector("[aria-labelledby=near-keys] .hits li")
     truth = find.search(site.run, f"like {own}").to_json(None)
     shown = page.locator("[aria-labelledby=near-keys] a.address").all_inner_texts()
-    assert shown == [each["cell"] for each in truth["keys"]][: len(shown)]
+    assert shown == [each["address"] for each in truth["keys"]][: len(shown)]
     assert len(shown) == min(20 if site.live else 10, len(truth["keys"]))
     page.goto(f"{site.url}#/search?q=like%20L9.7")
     page.get_by_text("There is no cell L9.7").wait_for()

@@ -58,10 +58,9 @@ def correct(verdicts: dict[str, list[Verdict]]) -> None:
     for (figure, at, _), adjusted in zip(tested, holm([p for _, _, p in tested]), strict=True):
         verdict = replace(figure[at], adjusted=adjusted)
         if adjusted >= LEVEL and verdict.outcome in ("holds", "does not hold"):
-            before = (
-                f"{verdict.evidence}; alone it {'would hold' if verdict.outcome == 'holds' else 'would not hold'}, "
-            )
-            verdict = replace(verdict, outcome="unclear", evidence=f"{before}but not among {len(tested)} claims")
+            alone = "hold" if verdict.outcome == "holds" else "not hold"
+            said = f"tested alone it would {alone}, but {len(tested)} claims are tested, and with Holm's correction it is not decided"
+            verdict = replace(verdict, outcome="unclear", evidence=f"{verdict.evidence}; {said}")
         figure[at] = verdict
 
 

@@ -300,10 +300,14 @@ def export(
     ] = None,
 ) -> None:
     """Write the explorer as files for any static host, without prompts and saving. Look: python -m http.server -d SITE"""
+    from ..errors import UsageError
     from ..export.site import export as write
     from ..store.run import Run
     from ..views.progress import Stages
 
+    for option, given in (("layers", layers), ("cells", cells), ("collection", collection)):
+        if given is not None and not all(part.strip() for part in ([given] if isinstance(given, str) else given)):
+            raise UsageError(f"--{option} is empty. Leave it out to export everything.")
     with Stages() as progress:
         other = Run(beside) if beside else None
         done = write(

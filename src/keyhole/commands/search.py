@@ -54,9 +54,9 @@ def search(
 
     near = nearest(opened, model_of(opened, model, trust_remote_code=trust_remote_code), text, limit)
     if as_json:
-        name = opened.cells.address
-        keys = [{"cell": name(place), "share": share} for place, share in near.keys]
-        said = [{"cell": name(place), "cosine": cosine} for place, cosine in near.values]
+        result = find.Found(opened, query)
+        keys = [result.cell(place) | {"share": share} for place, share in near.keys]
+        said = [result.cell(place) | {"cosine": cosine} for place, cosine in near.values]
         put_json({"query": query, "text": text, "tokens": near.tokens, "keys": keys, "values": said})
         return
     result = find.Found(opened, query)

@@ -51,6 +51,8 @@ class Found:
     kinds: dict[str, int] = field(default_factory=dict)
     patterns: list[labels.Named] = field(default_factory=list)
     people: dict[int, list[str]] = field(default_factory=dict)
+    ignored: list[str] = field(default_factory=list)
+    """terms beyond the first `MOST_TERMS`, which are not searched"""
     like: str | None = None
     """the cell whose neighbours were asked for"""
     near_keys: list[tuple[int, int]] = field(default_factory=list)
@@ -64,15 +66,18 @@ class Found:
         """How many values promote the token (side 0) or demote it (side 1); None for several."""
         return self.sought[0].speaking[side] if len(self.sought) == 1 else None
 
+    def cut(self, side: int) -> bool:
+        """Whether more values promote (side 0) or demote (side 1) one of the tokens than are listed for it."""
+        return any(each.speaking[side] > SPEAKERS for each in self.sought)
+
     def to_json(self, limit: int | None = None) -> dict[str, Any]:
         """The lists, each with at most `limit` entries."""
-        name = self.run.cells.address
         if self.like is not None:
             return {
                 "query": self.asked,
                 "like": self.like,
-                "keys": [{"cell": name(place), "shared": shared} for place, shared in self.near_keys[:limit]],
-                "values": [{"cell": name(place), "cosine": cosine} for place, cosine in self.near_values[:limit]],
+                "keys": [self.cell(place) | {"shared": shared} for place, shared in self.near_keys[:limit]],
+                "values": [self.cell(place) | {"cosine": cosine} for place, cosine in self.near_values[:limit]],
             }
         known = patterns.of(self.run)
         return {
@@ -81,6 +86,7 @@ class Found:
                 {"text": each.term.text, "exact": each.term.exact, "token": each.token, "piece": each.piece}
                 for each in self.sought
             ],
+            "ignored": self.ignored,
             "keys": {
                 relation: {
                     "cells": self.cells(relation),
@@ -94,22 +100,27 @@ class Found:
             },
             "kinds": self.kinds,
             "patterns": [
-                {"cell": name(place), "side": side, "description": key.patterns[number].description}
+                self.cell(place) | {"side": side, "description": key.patterns[number].description}
                 for place, side, number in self.patterns[:limit]
                 if known and (key := known.key(place, side))
             ],
-            "people": [{"cell": name(place), "texts": texts} for place, texts in list(self.people.items())[:limit]],
+            "people": [self.cell(place) | {"texts": texts} for place, texts in list(self.people.items())[:limit]],
         }
+
+    def cell(self, place: int) -> dict[str, Any]:
+        """The fields that name a cell, as in the JSON of `show` and `tokens`."""
+        layer, cell = self.run.cells.split(place)
+        return {"address": self.run.cells.address(place), "layer": layer, "cell": cell}
 
     def _key(self, key: ranking.Key) -> dict[str, Any]:
         matched = {self.sought[number].piece: hits for number, hits in key.matched}
         numbers = {"hits": key.hits, "of": key.of, "share": key.share, "lift": key.lift, "at_least": key.least}
-        return {"cell": self.run.cells.address(key.place), "side": key.side, **numbers, "matched": matched}
+        return self.cell(key.place) | {"side": key.side, **numbers, "matched": matched}
 
     def _value(self, value: ranking.Value) -> dict[str, Any]:
         tokens = [each for each in self.sought if each.token is not None]
         matched = {tokens[number].piece: {"logit": logit, "rank": rank} for number, logit, rank in value.matched}
-        return {"cell": self.run.cells.address(value.place), "logit": value.logit, "matched": matched}
+        return self.cell(value.place) | {"logit": float(f"{value.logit:.3g}"), "matched": matched}
 
 
 def search(run: Run, asked: str, *, nearest: int = 50) -> Found:
@@ -140,6 +151,7 @@ def search(run: Run, asked: str, *, nearest: int = 50) -> Found:
         kinds=labels.kinds_named(run, terms),
         patterns=[] if known is None else labels.naming(known, [(each.term, each.forms) for each in sought]),
         people=labels.people(run, terms),
+        ignored=[each.text for each in query.terms(asked)[MOST_TERMS:]],
     )
 
 

@@ -245,8 +245,8 @@ def _fitting(run: Run, value: Any) -> dict[int, Marks]:
         made_with = model.get("fingerprint") if isinstance(model, dict) else None
         if made_with != run.manifest["model"]["fingerprint"]:
             raise UsageError(
-                f"This collection is of another model (fingerprint {made_with!r:.20}, this run's is"
-                f" {run.manifest['model']['fingerprint']!r:.20}): its addresses name other cells. Nothing was imported. To take the"
+                f"This collection is of another model (fingerprint '{made_with!s:.16}', this run's is"
+                f" '{run.manifest['model']['fingerprint']:.16}'): its addresses name other cells. Nothing was imported. To take the"
                 ' addresses all the same, remove "model" from the file.'
             )
     found: dict[int, Marks] = {}

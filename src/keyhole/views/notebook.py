@@ -24,7 +24,7 @@ from ..store import shading, values
 from ..store.run import Cell, Layer, Run, Trigger
 from . import firing, kinds, patterns
 from .palette import HUES, rgb
-from .text import blank, model_name, number, other_side, parts, safe
+from .text import blank, model_name, number, other_side, parts, safe, share
 from .worth import worth_showing
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _value(cell: Cell, lens: str) -> dict[str, Any]:
     return {
         "lens": lens,
         "norm": number(said.norms[cell.place], ".3g"),
-        "max_prob": number(said.max_prob[cell.place], ".2%"),
+        "max_prob": share(said.max_prob[cell.place]),
         "sides": _bars({"promotes": said.promoted(*at, TOKENS), "demotes": said.demoted(*at, TOKENS)}),
     }
 

@@ -27,17 +27,24 @@ def found(result: Found, limit: int) -> RenderableType:
     if result.like is not None:
         return near(result.like, result, result.near_keys, result.near_values, limit, "shared triggers")
     parts: list[RenderableType] = []
+    if result.ignored:
+        parts.append(
+            Text(
+                f"Only the first {len(result.sought)} terms are searched, not {printable(', '.join(result.ignored))}.\n"
+            )
+        )
     for relation, says in SAYS.items():
         parts += _keys(result, relation, f"keys whose triggers {says} {_terms(result.sought)}", limit)
     for side, (verb, said) in enumerate((("promote", result.promote), ("demote", result.demote))):
-        count = result.speaking(side) or len(said)
+        known = result.speaking(side)
+        count = f"{known:,}" if known is not None else f"{len(said):,}{' or more' if result.cut(side) else ''}"
         title = f"values that {verb} {_terms([each for each in result.sought if each.token is not None])}"
         rows: list[Row] = [
             (value.place, number(value.logit, ".3g"), " ".join(f"{rank}" for *_, rank in value.matched))
             for value in said[:limit]
         ]
         if rows:
-            parts += [_table(result, f"{title}: {count:,}", ("logit", "rank"), rows), Text()]
+            parts += [_table(result, f"{title}: {count}", ("logit", "rank"), rows, f"{verb}s"), Text()]
     return Group(*parts, *_labels(result, limit))
 
 
@@ -67,7 +74,7 @@ def _keys(result: Found, relation: Relation, title: str, limit: int) -> list[Ren
     return [_table(result, f"{title}: {count} cells", headings, rows), *note, Text()]
 
 
-def _table(result: Found, title: str, headings: Sequence[str], rows: Sequence[Row]) -> Table:
+def _table(result: Found, title: str, headings: Sequence[str], rows: Sequence[Row], says: str = "promotes") -> Table:
     """Cells with numbers, what their values promote, and their labels."""
     run = result.run
     lenses = values.available(run)
@@ -77,13 +84,14 @@ def _table(result: Found, title: str, headings: Sequence[str], rows: Sequence[Ro
     table.add_column("cell", no_wrap=True)
     for heading in headings:
         table.add_column(heading, justify="left" if heading == "matched" else "right", no_wrap=heading != "matched")
-    table.add_column("promotes", no_wrap=True)
+    table.add_column(says, no_wrap=True)
     if known:
         table.add_column("label", overflow="fold")
     for at, *columns in rows:
         place = at if at >= 0 else -at - 1
         layer, cell = run.cells.split(place)
-        pieces = (said.promoted if at >= 0 else said.demoted)(layer, cell, PROMOTED) if said else []
+        promoted = (at >= 0) == (says == "promotes")
+        pieces = (said.promoted if promoted else said.demoted)(layer, cell, PROMOTED) if said else []
         label = [Text(printable(known.label(place) or ""))] if known else []
         table.add_row(
             run.cells.address(place),

@@ -32,6 +32,7 @@ def about(run: Run, other: Run) -> schema.AboutBeside:
         model=other.model_name,
         sources=[os.path.basename(os.path.normpath(str(name))) for name in other.manifest["corpus"]["sources"]],
         same_model=_same_model(run, other),
+        same_text=bool(run.manifest["corpus"]["hash"] == other.manifest["corpus"]["hash"]),
         why=None if run.cells == other.cells else why(run, other),
     )
 

@@ -92,6 +92,7 @@ export interface AboutBeside {
   model: string;
   sources: string[];
   same_model: boolean;
+  same_text: boolean;
   why: string | null;
 }
 

@@ -54,6 +54,8 @@ class AboutBeside(Record):
     model: str
     sources: list[str]
     same_model: bool
+    same_text: bool
+    """whether both runs scanned the same text"""
     """whether its weights are those of this run; else it is a control, or another model"""
     why: str | None
     """why layers and cells cannot be shown beside each other, if the two runs have other axes of cells; null: they can"""

@@ -334,7 +334,7 @@ function help() {
         ),
       ),
     ),
-    h("p", {}, "On the map of all cells: arrow keys move, Enter opens."),
+    h("p", {}, "On the map of all cells: arrow keys move, with Shift further; + and − zoom, 0 shows all; Page Up, Page Down, Home and End move by what is in view, and to the ends; Enter opens the cell."),
     h(
       "form",
       { method: "dialog" },

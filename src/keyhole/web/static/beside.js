@@ -44,7 +44,7 @@ export function inOther(run, layer, cell, list) {
       "p",
       { class: "soft small" },
       beside.same_model
-        ? "the same cell, over another text"
+        ? `the same cell, over ${beside.same_text ? "the same" : "another"} text`
         : "a cell of other weights at the same place: what it has in common with this one is chance",
     ),
     place,

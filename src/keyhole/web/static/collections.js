@@ -181,7 +181,7 @@ function files(said) {
   const chosen = h("input", {
     type: "file",
     id: "import",
-    class: "hidden",
+    hidden: true,
     accept: "application/json,.json",
     onchange: async () => {
       const [file] = chosen.files ?? [];

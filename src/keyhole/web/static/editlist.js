@@ -229,6 +229,8 @@ async function load(file, say, again) {
       await data.post("api/edits/load", { file: await file.text() })
     );
     const rejected = found.problems.map(({ edit, message }) => ({ text: `edit ${edit} of ${file.name}`, message }));
+    if (!found.edits.length && rejected.length)
+      return say(`${visible(file.name)} has no edit that is possible here: nothing was changed. ${visible(rejected[0].message)}`);
     const before = asked.edits.length ? `, in place of ${counted(asked.edits.length, "edit")}` : "";
     say(`${counted(found.edits.length, "edit")} of ${visible(file.name)} loaded${before}.`);
     again({ edits: found.edits, rejected });

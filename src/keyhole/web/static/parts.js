@@ -179,6 +179,7 @@ export function line(trigger, { largest, top, promoted, before = Infinity, after
   if (spaced) left.append(" ");
   const box = shaded(at, last.trim() ? (spaced ? last.slice(1) : last) : blank(last));
   box.classList.add("last");
+  if (trigger.c < 0) box.classList.add("minus");
   const right = h("bdi", { class: "after" });
   if (at + 1 < tokens.length) {
     const next = tokens[at + 1];

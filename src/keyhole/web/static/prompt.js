@@ -93,9 +93,12 @@ export async function render({ run, query, signal, moved }) {
     } catch (error) {
       const wrong = error instanceof data.Failure && error.code === "wrong_value";
       if (!wrong || (position === null && token === null)) throw error;
-      const found = await data.post("api/prompt", { text, position: null, token: null, edits });
-      replace(notice, failure(error), h("p", { class: "soft small" }, "The last token is read instead."));
-      Object.assign(asked, { position: null, token: null });
+      // the position may be right, and the token wrong
+      const kept = position !== null && token !== null && (await data.post("api/prompt", { text, position, token: null, edits }).catch(() => null));
+      const found = kept || (await data.post("api/prompt", { text, position: null, token: null, edits }));
+      const instead = kept ? "The most probable token is looked at instead." : "The last token is read instead.";
+      replace(notice, failure(error), h("p", { class: "soft small" }, instead));
+      Object.assign(asked, { position: kept ? position : null, token: null });
       return found;
     }
   }

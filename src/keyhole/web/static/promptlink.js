@@ -61,6 +61,8 @@ export function read(query) {
   for (const piece of (query.get("edits") ?? "").split(",").filter((piece) => piece.trim())) {
     const found = edit(piece);
     if (typeof found === "string") rejected.push({ text: piece, message: found });
+    else if (edits.some((each) => clash(each, found)))
+      rejected.push({ text: piece, message: `${data.axis.address(found.layer, found.cell)} is edited twice at a token. The first edit holds.` });
     else edits = added(edits, found);
   }
   const at = query.get("at");
@@ -68,6 +70,13 @@ export function read(query) {
   if (at !== null && position === null)
     rejected.push({ text: `at=${at}`, message: "A position is a whole number, from 0. The last token is read." });
   return { text: query.get("q") ?? asked.text, position, token: query.get("token"), edits, rejected };
+}
+
+/** Whether two edits act on the same cell at the same token. @param {data.Edit} one @param {data.Edit} other */
+function clash(one, other) {
+  const { positions } = other;
+  if (one.layer !== other.layer || one.cell !== other.cell) return false;
+  return one.positions === null || positions === null || one.positions.some((position) => positions.includes(position));
 }
 
 /** The edit that a piece of an address stands for, or why it stands for none. @param {string} piece @returns {data.Edit | string} */

@@ -2,7 +2,7 @@
 /** A table of many rows: only those in view are in the page, so that thousands scroll smoothly. */
 import { h, replace } from "./dom.js";
 import { bar } from "./parts.js";
-import { percent, visible } from "./text.js";
+import { blank, percent, visible } from "./text.js";
 
 const ROW = 40;
 const SPARE = 8;
@@ -54,6 +54,12 @@ export class Rows {
     this.table.setAttribute("aria-rowcount", String(count + 1));
     this.seen = [-1, -1];
     this.draw();
+  }
+
+  /** Scroll sideways to a column. @param {string} name */
+  reveal(name) {
+    const title = this.titles[this.heads.findIndex((head) => head.name === name)];
+    if (title) this.box.scrollLeft = Math.max(this.box.scrollLeft, title.offsetLeft + title.offsetWidth - this.box.clientWidth);
   }
 
   top() {
@@ -128,7 +134,7 @@ export function tail(whole, last) {
     "span",
     { class: "tail" },
     h("bdi", {}, h("span", {}, visible(before) + (spaced ? " " : ""))),
-    h("bdi", {}, h("span", { class: "last" }, visible(spaced ? last.slice(1) : last))),
+    h("bdi", {}, h("span", { class: "last" }, last.trim() ? visible(spaced ? last.slice(1) : last) : blank(last))),
   );
 }
 

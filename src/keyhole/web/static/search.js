@@ -11,7 +11,7 @@ import { marked } from "./marks.js";
 import { naming } from "./naming.js";
 import { near } from "./nearest.js";
 import { cellLink, failure, listed, preview } from "./parts.js";
-import { like, quoted, searchHref } from "./query.js";
+import { like, MOST_TERMS, quoted, searchHref, terms } from "./query.js";
 import { keysOf } from "./searchkeys.js";
 import { labelsOf } from "./searchpeople.js";
 import { valuesOf } from "./searchvalues.js";
@@ -60,6 +60,8 @@ export async function render({ run, query, signal }) {
       !near && kinds.choice(labelled, kind, look),
       h("button", { type: "submit" }, "Search"),
     ),
+    address && /l/i.test(asked) && h("p", { class: "missing", role: "alert" }, `${data.axis.missing(address)} It is looked for as a text.`),
+    !near && terms(asked).length > MOST_TERMS && h("p", { class: "missing" }, `Only the first ${MOST_TERMS} terms are searched.`),
     near
       ? neighbours(near, run, signal)
       : asked.trim()
@@ -83,7 +85,7 @@ const neighbours = near;
  */
 function results(asked, run, query, signal, labelled, kind) {
   const isOfKind = kinds.of(labelled, kind);
-  const terms = sought(asked, query.get("token"));
+  const looked = sought(asked, query.get("token"));
   const tab = {
     relation: query.get("in"),
     choose: (/** @type {string} */ relation) => {
@@ -105,19 +107,19 @@ function results(asked, run, query, signal, labelled, kind) {
       "div",
       { class: "two even" },
       section("values", "Values that promote or demote it", "value", async (place) =>
-        valuesOf(place, await terms, asked, run, signal, { kind, isOfKind }),
+        valuesOf(place, await looked, asked, run, signal, { kind, isOfKind }),
       ),
-      section("keys", "Keys that fire on it", "key", async (place) => keysOf(place, await terms, run, signal, isOfKind, tab)),
+      section("keys", "Keys that fire on it", "key", async (place) => keysOf(place, await looked, run, signal, { kind, isOfKind }, tab)),
     ),
     h(
       "div",
       { class: "two even lower" },
       run.patterns &&
         section("patterns", "Patterns that name it", "key", async (place) =>
-          naming(place, asked, await terms, run, signal, isOfKind),
+          naming(place, asked, await looked, run, signal, isOfKind),
         ),
       section("people", "Kinds, tags and notes that name it", "", async (place) =>
-        labelsOf(place, await terms, labelled, isOfKind),
+        labelsOf(place, await looked, labelled, isOfKind),
       ),
     ),
     h(

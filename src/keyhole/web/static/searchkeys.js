@@ -36,26 +36,24 @@ async function firing({ token: id, term }, run, signal) {
  * @param {Sought[]} asked
  * @param {data.Run} run
  * @param {AbortSignal} signal
- * @param {(layer: number, cell: number) => boolean} isOfKind
+ * @param {{kind: string, isOfKind: (layer: number, cell: number) => boolean}} only
  * @param {{relation: string | null, choose: (relation: Relation) => void}} tab
  */
-export async function keysOf(place, asked, run, signal, isOfKind, tab) {
+export async function keysOf(place, asked, run, signal, { kind, isOfKind }, tab) {
   const sought = distinct(asked);
   const found = await Promise.all(sought.map((each) => firing(each, run, signal)));
   const tokens = sought.every(({ token }) => token !== null);
   const triggers = Math.max(...found.map((each) => each.triggers));
   const lists = RELATIONS.map((relation) => {
     const each = found.map(({ firing }) => firing[relation]);
-    const hits = keys(each, triggers, run.search.prior, tokens && relation !== "contains").filter(({ place }) => {
+    const every = keys(each, triggers, run.search.prior, tokens && relation !== "contains");
+    const hits = every.filter(({ place }) => {
       const { layer, cell } = data.axis.split(place);
       return isOfKind(layer, cell);
     });
     const cut = each.some(({ cells, rows }) => cells > new Set(rows.map(([place]) => place)).size);
-    const all = sought.length === 1 && hits.length && !filtered() ? each[0].cells : hits.length;
-    return { relation, hits, all, cut };
-    function filtered() {
-      return hits.length < new Set(each[0].rows.map(([place]) => place)).size;
-    }
+    const all = sought.length === 1 && !kind ? each[0].cells : hits.length;
+    return { relation, hits, all, cut, of: kind ? every.length : null };
   });
   const list = h("div");
   /** @param {Relation} relation */
@@ -64,7 +62,7 @@ export async function keysOf(place, asked, run, signal, isOfKind, tab) {
     for (const button of buttons) button.setAttribute("aria-pressed", String(button.value === relation));
     replace(list, summary(chosen, sought, found), chosen.hits.length > 0 && rows(chosen, sought, run, signal));
   };
-  const buttons = lists.map(({ relation, all, cut, hits }) =>
+  const buttons = lists.map(({ relation, all, cut, hits, of }) =>
     h(
       "button",
       {
@@ -78,7 +76,7 @@ export async function keysOf(place, asked, run, signal, isOfKind, tab) {
       },
       SAYS[relation].name,
       " ",
-      h("span", { class: "soft" }, `${whole(all)}${cut && all === hits.length ? "+" : ""}`),
+      h("span", { class: "soft" }, `${whole(all)}${cut && !of && all === hits.length ? "+" : ""}`),
     ),
   );
   replace(place, h("div", { class: "switch relations", role: "group", "aria-label": "Relation" }, buttons), list);
@@ -87,16 +85,26 @@ export async function keysOf(place, asked, run, signal, isOfKind, tab) {
 }
 
 /**
- * @param {{relation: Relation, hits: import("./ranking.js").Key[], all: number, cut: boolean}} list
+ * @param {{relation: Relation, hits: import("./ranking.js").Key[], all: number, cut: boolean, of: number | null}} list of: how many there
+ *   were before those of a kind were chosen
  * @param {Sought[]} sought
  * @param {Found[]} found
  */
-function summary({ relation, hits, all, cut }, sought, found) {
+function summary({ relation, hits, all, cut, of }, sought, found) {
   const { says } = SAYS[relation];
   const unknown = found.flatMap((each) => each.unknown ?? []);
   const partly = found
     .filter(({ texts = 0, read = 0 }) => read < texts)
     .map(({ texts = 0, read = 0 }) => ` Only the first ${whole(read)} of ${whole(texts)} texts with its words were read.`);
+  if (of)
+    return h(
+      "p",
+      { class: "soft", role: "status" },
+      `Of this kind: ${hits.length ? whole(hits.length) : "none"} of the ${cut ? "best " : ""}${counted(of, "cell")} with triggers that ${says} `,
+      shownAll(sought),
+      ".",
+      partly,
+    );
   if (!hits.length)
     return h(
       "p",

@@ -38,13 +38,15 @@ export async function valuesOf(place, sought, asked, run, signal, only) {
         rank,
       })),
     );
-    const all = values(lists).filter(({ place }) => {
+    const every = values(lists);
+    const all = every.filter(({ place }) => {
       const { layer, cell } = data.axis.split(place);
       return only.isOfKind(layer, cell);
     });
+    const of = only.kind ? every.length : null;
     const totals = tokens.map(({ token }, i) => pages[i].cut[String(token)]?.[name === "promoted" ? 0 : 1] ?? 0);
     const cut = totals.some((total) => total > run.search.speakers);
-    return { all, cut, total: cut && tokens.length === 1 && !only.kind ? totals[0] : null };
+    return { all, cut, of, total: cut && tokens.length === 1 && !only.kind ? totals[0] : null };
   };
   const texts = sought.filter(({ token }) => token === null);
   const { pieces } = await data.vocabulary();
@@ -75,8 +77,15 @@ export async function valuesOf(place, sought, asked, run, signal, only) {
   );
 }
 
-/** @param {string} verb @param {Sought[]} tokens @param {{all: import("./ranking.js").Value[], cut: boolean, total: number | null}} found cut: there may be more; total: how many there are, if that is known @param {string} kind @param {AbortSignal} signal */
-function speakers(verb, tokens, { all, cut, total }, kind, signal) {
+/**
+ * @typedef {{all: import("./ranking.js").Value[], cut: boolean, of: number | null, total: number | null}} Spoken cut: there may be more;
+ *   of: how many there were before those of a kind were chosen; total: how many there are, if that is known
+ */
+
+/** @param {string} verb @param {Sought[]} tokens @param {Spoken} found @param {string} kind @param {AbortSignal} signal */
+function speakers(verb, tokens, { all, cut, of, total }, kind, signal) {
+  if (!all.length && of)
+    return h("p", {}, `None of the ${cut ? "best " : ""}${whole(of)} values that ${verb} `, shownAll(tokens), " is of this kind.");
   if (!all.length) return h("p", {}, `No value has `, shownAll(tokens), ` among the tokens it ${verb}s most.`);
   const largest = Math.max(...all.map(({ logit }) => Math.abs(logit)), 1e-9);
   const several = tokens.length > 1;
@@ -86,7 +95,9 @@ function speakers(verb, tokens, { all, cut, total }, kind, signal) {
     h(
       "h3",
       {},
-      total === null
+      of
+        ? `Of this kind: ${whole(all.length)} of the ${cut ? "best " : ""}${whole(of)} values that ${verb} `
+        : total === null
         ? `${counted(all.length, "value")}${cut ? " or more" : ""} ${!cut && all.length === 1 ? `${verb}s` : verb} `
         : `The best ${whole(all.length)} of ${whole(total)} values that ${verb} `,
       shownAll(tokens),

@@ -33,9 +33,29 @@ function read(query, table) {
     columns,
     sort: table.byName.has(sort) ? sort : there("agreement") ? "agreement" : "peak",
     down: query.get("order") !== "up",
-    filters: new Map([...query].filter(([name]) => table.byName.has(name))),
+    filters: new Map(
+      [...query].flatMap(([name, text]) => {
+        const column = table.byName.get(name);
+        return column ? [[name, NUMBERS.includes(column.form) ? text.split("..").map(fraction).join("..") : text]] : [];
+      }),
+    ),
     page: Math.max(0, Number(query.get("page") ?? 0) || 0),
   };
+}
+
+/** What of an address cannot be used, and why. @param {URLSearchParams} query @param {Measures} table @returns {string[]} */
+function unread(query, table) {
+  const found = [];
+  for (const [name, text] of query) {
+    const names = name === "columns" ? text.split(",").filter(Boolean) : name === "sort" && text ? [text] : [];
+    for (const each of names) if (!table.byName.has(each)) found.push(`there is no column “${each}”`);
+    if (["columns", "sort", "order", "page"].includes(name)) continue;
+    const column = table.byName.get(name);
+    if (!column) found.push(`there is no column “${name}”`);
+    else if (text && !applies(column, text.split("..").map(fraction).join("..")))
+      found.push(`“${text}” is no filter of ${column.title}, which takes ${NUMBERS.includes(column.form) ? "a range of numbers, as in 0.5..2" : column.form === "flag" ? "1 or 0" : `one of ${column.names.join(", ")}`}`);
+  }
+  return found;
 }
 
 /** @param {State} state @param {Measures} table */
@@ -55,6 +75,8 @@ export async function render({ run, query, signal }) {
   const { axis } = data;
   const table = await measures();
   const state = read(query, table);
+  const odd = unread(query, table);
+  for (const [name, text] of state.filters) if (!applies(/** @type {Column} */ (table.byName.get(name)), text)) state.filters.delete(name);
   const column = (/** @type {string} */ name) => /** @type {Column} */ (table.byName.get(name));
   const said = h("p", { class: "soft", role: "status" });
   const trouble = h("div");
@@ -270,6 +292,7 @@ export async function render({ run, query, signal }) {
   build();
   window.addEventListener(MARKED, () => void measures().then(arrange), { signal });
   await arrange();
+  requestAnimationFrame(() => rows.reveal(state.sort));
   return {
     title: "Cells",
     body: h(
@@ -278,6 +301,7 @@ export async function render({ run, query, signal }) {
       h("div", { class: "pagehead" }, h("h1", {}, "All cells ", h("span", { class: "of" }, `of ${counted(data.layersShown().length, "layer")}`))),
       h("div", { class: "controls" }, filters, h("label", { for: "add-filter" }, "Add a filter"), add, said),
       h("div", { class: "tools" }, choose, away.body),
+      odd.length > 0 && h("p", { class: "missing", role: "alert" }, visible(`Of the address, this was left out: ${odd.join("; ")}.`)),
       trouble,
       body,
       pager,

@@ -99,8 +99,8 @@ export function takeAway({ run, table, rows, state }) {
       "p",
       { class: "small" },
       run.live
-        ? "The same with SQL: keyhole sql RUN "
-        : "This page is an export, which has no server to write Parquet. With the run: keyhole sql RUN --parquet cells.parquet ",
+        ? "The same with SQL: keyhole sql RUN QUERY, with this query in quotes: "
+        : "This page is an export, which has no server to write Parquet. With the run: keyhole sql RUN --parquet cells.parquet QUERY, with this query in quotes: ",
       sql,
     ),
   );
