@@ -240,3 +240,11 @@ def test_a_browser_that_stores_nothing_says_so(browser: Any, exported: Site) -> 
         assert page.locator("[data-star='L1.20']").get_attribute("aria-pressed") == "true"
         page.get_by_role("link", name="Collections", exact=True).first.click()
         page.locator(".collected .address", has_text="L1.20").wait_for()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_page_does_not_scroll_sideways(page: Any, site: Site, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    go(page, site, "#/collections")
+    page.get_by_role("button", name="Import …").wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0

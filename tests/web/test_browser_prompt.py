@@ -443,3 +443,44 @@ def test_a_kept_answer_ends_the_wait_for_another(live_page: Any, live: Site) -> 
     until(page, "!document.querySelector('.answer').hasAttribute('aria-busy')")
     assert read.is_enabled()
     page.evaluate("window.held()")
+
+
+# Nothing is dropped in silence
+
+
+def test_a_cell_that_is_edited_twice_is_said(live_page: Any, live: Site) -> None:
+    page = live_page
+    ask(page, live, f"{ASKED}&edits=L1.5*0,L1.5*2")
+    assert "L1.5 is edited twice" in page.locator(".edits .wrong").inner_text()
+    edited(page, [Edit(1, 5, 0.0)])
+
+
+def test_a_file_without_a_possible_edit_changes_nothing(live_page: Any, live: Site, tmp_path: Path) -> None:
+    page, file = live_page, tmp_path / "bad.json"
+    file.write_text('[{"layer": 1, "cell": 2, "scale": null}]')
+    ask(page, live, f"{ASKED}&edits=L1.5*0")
+    page.locator(".edits input[type=file]").set_input_files(file)
+    page.get_by_text("nothing was changed").wait_for()
+    edited(page, [Edit(1, 5, 0.0)])
+    assert page.locator(".edits li .address").all_inner_texts() == ["L1.5"]
+
+
+def test_a_token_that_is_not_there_leaves_the_position(browser: Any, live: Site) -> None:
+    with opened(browser, live.url, refused=["api/prompt"]) as page:
+        ask(page, live, f"{ASKED}&at=2&token=nothing")
+        assert "The most probable token is looked at instead." in page.locator(".notice").inner_text()
+        assert "at=2" in page.evaluate("location.hash")
+        view = prompt.read(small(), TEXT, position=2)
+        assert predicted(page, 0) == [percent(p) for _, p in view.prediction]
+
+
+def test_one_edit_of_a_cell_is_taken_back_and_not_the_others(live_page: Any, live: Site) -> None:
+    page = live_page
+    cell = prompt.read(small(), TEXT).layers[1].effective[0].cell
+    ask(page, live, f"{ASKED}&edits=L1.{cell}*0@2,L1.{cell}*0@10")
+    edited(page, [Edit(1, cell, 0.0, (2, 10))])
+    off = page.locator(f'[data-at="off:layer:L1.{cell}"]')
+    assert off.get_attribute("aria-pressed") == "true"
+    off.click()
+    edited(page, [Edit(1, cell, 0.0, (2,))])
+    assert off.get_attribute("aria-pressed") == "false"

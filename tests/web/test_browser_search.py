@@ -15,7 +15,7 @@ from browsing import Site, go, lively, opened, until
 
 import keyhole
 from keyhole.searching import find, query
-from keyhole.store import collections, values
+from keyhole.store import collections, kinds, values
 
 pytestmark = pytest.mark.slow
 
@@ -282,3 +282,34 @@ def test_a_request_for_neighbours_is_checked(live: Site, browser: Any) -> None:
             )
             assert status == 422, body
             assert error
+
+
+def test_cells_of_a_kind_are_counted_among_those_listed(page: Any, site: Site) -> None:
+    """What is said of a kind is about the listed cells, and not about all."""
+    run = site.run
+    labelled = kinds.of(run)
+    assert labelled is not None
+    said = values.Values(run, values.available(run)[0])
+    token = int(np.bincount(np.asarray(said.top_tokens[:, 0])).argmax())
+    piece = run.vocabulary.piece(token)
+    speakers = {run.cells.place(each.layer, each.cell) for each in said.promoting(token)}
+    of = {
+        name: {place for place in speakers if labelled.labels[place] >> bit & 1} for bit, name in enumerate(kinds.NAMES)
+    }
+    name, of_kind = max(of.items(), key=lambda item: len(item[1]) if len(item[1]) < len(speakers) else -1)
+    go(page, site, f"#/search?q={quote(f'{chr(34)}{piece}{chr(34)}')}&kind={name}")
+    page.wait_for_selector(f"{KEYS} [role=status]")
+    heading = page.locator(f"{VALUES} .results").inner_text()
+    wanted = (
+        f"Of this kind: {len(of_kind)} of the {len(speakers)} values"
+        if of_kind
+        else f"None of the {len(speakers)} values"
+    )
+    assert wanted in heading
+
+
+def test_an_address_that_is_no_cell_is_said(page: Any, site: Site) -> None:
+    go(page, site, "#/search?q=L99.3")
+    page.get_by_text("There is no cell L99.3").wait_for()
+    go(page, site, f"#/search?q={quote(' or '.join('abcdefghijklmnopqr'))}")
+    page.get_by_text("Only the first 16 terms are searched.").wait_for()

@@ -200,3 +200,37 @@ def test_on_a_phone_only_the_table_scrolls_sideways(browser: Any, live: Site) ->
         until(
             page, "() => document.querySelector('tbody a.address').getBoundingClientRect().x < 100"
         )  # it stays in view
+
+
+def test_what_of_an_address_cannot_be_used_is_named(page: Any, site: Site) -> None:
+    go(page, site, "#/cells?max_prob=abc..def&nope=1&sort=nothing&layer=1..&dead=2")
+    stands(page, CELLS)
+    said = page.locator("main [role=alert]").inner_text()
+    for wrong in (
+        "“abc..def” is no filter of Max p",
+        "no column “nope”",
+        "no column “nothing”",
+        "“2” is no filter of Dead",
+    ):
+        assert wrong in said
+    assert "layer=1.." in page.evaluate("location.hash"), "the rest holds"
+    assert "abc" not in page.evaluate("location.hash")
+
+
+def test_a_share_in_an_address_may_be_in_percent(page: Any, site: Site) -> None:
+    (count,) = ask(site.run, "select count(*) as n from cells where agreement >= 0.1")
+    go(page, site, "#/cells?agreement=10%25..")
+    stands(page, count["n"])
+    assert page.locator("main [role=alert]").count() == 0
+
+
+def test_the_column_it_is_sorted_by_is_in_view(page: Any, site: Site) -> None:
+    page.set_viewport_size({"width": 700, "height": 700})
+    go(page, site, "#/cells?sort=max_prob&order=down")
+    stands(page, ALL)
+    until(
+        page,
+        "() => { const box = document.querySelector('.cellbox').getBoundingClientRect();"
+        " const head = document.querySelector('th[aria-sort=descending]').getBoundingClientRect();"
+        " return head.right <= box.right + 1 && head.left >= box.left; }",
+    )

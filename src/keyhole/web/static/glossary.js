@@ -21,7 +21,7 @@ export const TERMS = [
   ["rank", "The place of the token that follows the top trigger among all tokens, sorted by what the value promotes. 1 is agreement."],
   ["peak", "The largest coefficient divided by the root mean square of all: how far the strongest trigger stands out from the rest. 1 if all are alike."],
   ["dead", "A cell whose key never fires in the corpus that was scanned."],
-  ["kind", "A label that a number decides, such as n-gram, positional, entropy or token-suppressing; the page of a cell shows the number and its threshold."],
+  ["kind", "A label that a number decides, such as n-gram, positional, entropy or token-suppressing; the page of a cell shows the number and its threshold. SQL and the table have short names: ngram, last_token, promoting, suppressing."],
   ["pattern", "What several triggers of a key have in common, as a rule that runs without the model. The first one is the cell’s label."],
   ["effect", "What a cell’s addition does to the logit of a chosen token. Direct: read off the last layer, everything else unchanged. Measured: the model is run again with the cell switched off."],
   ["run", "What one scan found, as a folder: every cell’s triggers, and what the analyses added."],
