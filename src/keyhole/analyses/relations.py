@@ -37,8 +37,8 @@ TRIGGERS = Schema(
         "next_token": Column("VARCHAR", "the token that follows in the corpus; NULL at the end of a unit"),
     },
 )
-KEPT = 1 << 18
-"""Upper bound on the prefixes whose text is kept."""
+KEPT, KEPT_TOKENS = 1 << 18, 1 << 24
+"""Upper bounds on the prefixes whose text is kept, and, by the mean length of units, on their tokens."""
 SCHEMAS = {each.name: each for each in (CELLS, TRIGGERS)}
 
 
@@ -86,7 +86,9 @@ class _Text:
 
     def __init__(self, run: Run) -> None:
         self.run, self._tokens, self._offsets = run, run.tokens, np.asarray(run.unit_offsets)
-        self.prefix, self.count = lru_cache(KEPT)(self._prefix), lru_cache(KEPT)(self._count)
+        length = len(self._tokens) // max(len(self._offsets) - 1, 1)
+        kept = min(KEPT, KEPT_TOKENS // max(min(length, run.room), 1))
+        self.prefix, self.count = lru_cache(kept)(self._prefix), lru_cache(KEPT)(self._count)
 
     def _bounds(self, unit: int, position: int) -> tuple[int, int]:
         """Where the unit begins and ends in the tokens of the corpus."""
