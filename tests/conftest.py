@@ -9,6 +9,9 @@ from pathlib import Path
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything asks the hub
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported, and for the processes that tests start
 os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(prefix="keyhole-tests-")  # the key that runs are signed with
+# Kernels that torch compiles, one folder for all processes of a run. The usual one outlives a run that was killed, and a kernel that
+# was half written then, or compiled for another processor, ends the process that loads it.
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", tempfile.mkdtemp(prefix="keyhole-kernels-"))
 
 import hypothesis
 import numpy as np
