@@ -164,16 +164,18 @@ class Relations:
         return self._once.get("windows", make)
 
     @property
-    def _ends_at(self) -> tuple[Ints, Ints]:
-        """The places of the corpus where triggers end, and how many triggers end at each."""
+    def _ends_at(self) -> tuple[Ints, Ints, npt.NDArray[np.int32]]:
+        """The places of the corpus where triggers end, how many triggers end at each, and the number of each such place [tokens]."""
 
-        def make() -> tuple[Ints, Ints]:
+        def make() -> tuple[Ints, Ints, npt.NDArray[np.int32]]:
             ending = np.zeros(len(self._tokens), np.int32)
             for first, last in self._bounds():
                 for side in self.run.sides.values():
                     np.add.at(ending, self._ends(side.part(slice(first, last)))[1], 1)
             where = np.flatnonzero(ending)
-            return where, ending[where].astype(np.int64)
+            counts = ending[where].astype(np.int64)
+            ending[where] = np.arange(len(where), dtype=np.int32)
+            return where, counts, ending
 
         return self._once.get("ending", make)
 
@@ -251,8 +253,7 @@ class Relations:
                 strength = np.nan_to_num(np.abs(side.coefficients[:, 0]) / scale[first:last])
                 starts = np.concatenate([[0], np.cumsum(counts)])
                 shape = (last - first, len(self._where))
-                ends = np.searchsorted(self._where, ends)
-                triggers = sparse.csr_matrix((np.ones(len(ends), np.float32), ends, starts), shape)
+                triggers = sparse.csr_matrix((np.ones(len(ends), np.float32), self._ends_at[2][ends], starts), shape)
                 blocks.append(_Block(first, -1 if negative else 1, triggers, strength))
             yield blocks
 
