@@ -58,7 +58,7 @@ def test_a_cell_shows_its_labels_and_leads_to_others(page: Any, site: Site) -> N
 
 COUNT = """() => {
   const said = document.querySelector("[aria-labelledby=keys-title] [role=status]")?.textContent ?? "…";
-  return said.includes("…") || !said.includes("that contain") ? 0 : Number(said.split(" ")[0].replaceAll(",", ""));
+  return said.includes("…") || !said.includes("that contain") ? 0 : Number(/[0-9,]+/.exec(said)?.[0].replaceAll(",", "") ?? 0);
 }"""
 """How many cells the list of keys names; 0 while they are searched for."""
 COUNTED = f"before => {{ const count = ({COUNT})(); return count > 0 && count !== before; }}"
