@@ -75,7 +75,7 @@ class Kept:
 
 
 def pick(windows: _Windows, sampled: Ints, seed: int, most: int) -> Picked:
-    """At most so many random prefixes of some windows, no two of the same tokens: what the model reads is a candidate once."""
+    """At most `most` random prefixes of some windows, no two of the same tokens: what the model reads is a candidate once."""
     ends = np.cumsum(windows.lengths[sampled])
     found: dict[bytes, tuple[int, int]] = {}
     for place in np.random.default_rng([seed, 1]).permutation(int(ends[-1]) if len(ends) else 0).tolist():
