@@ -43,6 +43,17 @@ def small() -> Model:
     return tiny("gpt2", layers=LAYERS, cells=CELLS, n_layer=LAYERS, n_inner=CELLS)
 
 
+HOLD = """part => {
+  const ask = window.fetch;
+  window.fetch = async (path, options) => {
+    if (window.held === undefined && options?.method !== 'HEAD' && String(path).includes(part))
+      await new Promise((go) => (window.held = go));
+    return ask(path, options);
+  };
+}"""
+"""The next request for something waits until `window.held` is called."""
+
+
 @dataclass
 class Site:
     """Where the explorer is, and the run behind it."""

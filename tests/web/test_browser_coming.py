@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import CELLS, Site, go, opened, served, small, until
+from browsing import CELLS, HOLD, Site, go, opened, served, small, until
 
 import keyhole
 from keyhole.store.values import Values
@@ -125,17 +125,6 @@ def test_the_overview_fills_itself(browser: Any, bare: Site) -> None:
             until(page, "document.querySelector('.figures svg, .figures .vega-embed, .figures canvas') !== null")
         assert page.evaluate("window.stayed")
         assert abs(top(page, "#figures-title") - before) < LINE, "what the reader looked at has moved"
-
-
-HOLD = """part => {
-  const ask = window.fetch;
-  window.fetch = async (path, options) => {
-    if (window.held === undefined && options?.method !== 'HEAD' && String(path).includes(part))
-      await new Promise((go) => (window.held = go));
-    return ask(path, options);
-  };
-}"""
-"""The next request for something waits until `window.held` is called."""
 
 
 def test_what_is_typed_while_the_page_is_drawn_again_stays(browser: Any, bare: Site) -> None:

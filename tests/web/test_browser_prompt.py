@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import numpy as np
 import pytest
-from browsing import Site, go, opened, small, until
+from browsing import HOLD, Site, go, opened, small, until
 
 from keyhole.models import intervene
 from keyhole.models.intervene import Edit
@@ -396,16 +396,6 @@ def test_on_a_phone(browser: Any, live: Site) -> None:
 
 # Answers that come late
 
-SLOW = """part => {
-  const ask = window.fetch;
-  window.fetch = async (path, options) => {
-    if (window.held === undefined && String(path).includes(part)) await new Promise((go) => (window.held = go));
-    return ask(path, options);
-  };
-}"""
-"""The next request for something waits until `window.held` is called."""
-
-
 ENDLESS = """() => {
   const ask = window.fetch;
   window.fetch = (path, options) => (String(path).endsWith('api/prompt') ? new Promise(() => {}) : ask(path, options));
@@ -420,13 +410,16 @@ def test_measuring_stays_with_the_token_it_began_with(live_page: Any, live: Site
     page.on("request", lambda each: "ablation" in each.url and tokens.append(each.post_data_json["token"]))
     page.get_by_role("button", name=re.compile(r"Measure \d+ cells")).click()
     page.get_by_role("button", name="Measure the other").wait_for()
-    page.evaluate(SLOW, "api/prompt/ablation")
+    page.evaluate(HOLD, "api/prompt/ablation")
     page.get_by_role("button", name="Measure the other").click()
     until(page, "window.held !== undefined")
     page.evaluate(ENDLESS)  # the answer for the other token does not come
     page.locator(".predictions .said button, .predictions .said a").nth(1).click()
     page.evaluate("window.held()")
-    page.wait_for_timeout(1500)
+    for _ in range(200):
+        if len(tokens) >= 3:
+            break
+        page.wait_for_timeout(100)
     assert len(tokens) >= 3
     assert set(tokens) == {None}
 
@@ -435,7 +428,7 @@ def test_a_kept_answer_ends_the_wait_for_another(live_page: Any, live: Site) -> 
     page = live_page
     ask(page, live)
     read = page.get_by_role("button", name="Read", exact=True)
-    page.evaluate(SLOW, "api/prompt")
+    page.evaluate(HOLD, "api/prompt")
     page.locator('[data-at="chip:2"]').click()  # its answer does not come
     until(page, "window.held !== undefined")
     assert read.is_disabled()

@@ -170,7 +170,7 @@ def scan(
         raise UsageError("scan needs a MODEL and a CORPUS: keyhole scan MODEL CORPUS... --out runs/x")
     if serve and shard:
         raise UsageError("One shard of a scan cannot be analyzed or served. Merge the shards first (keyhole merge).")
-    if serve and device == "split":
+    if serve and options["device"] == "split":
         raise UsageError(
             "--serve analyzes the run, which needs the model on one device: --device cuda or cpu, not split."
         )
