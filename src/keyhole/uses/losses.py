@@ -1,0 +1,148 @@
+"""What a model says of a text, token by token: −log p of each token, and the token it says first. Two models are compared on the
+same tokens.
+
+    perplexity   exp of the mean −log p, in nats, per token
+    change       perplexity after ÷ perplexity before − 1
+    agreement    share of the tokens at which both say the same token first
+
+Intervals are over documents: tokens of one document are alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from ..analyses.stats import Interval, bootstrap_rates, bootstrap_sums
+from ..errors import UsageError
+from ..lens.head import Head
+from ..models.model import Model
+from ..models.taps import Taps, tapped
+from .texts import Window
+
+BATCH_TOKENS = {"cpu": 2048, "cuda": 32768}
+"""Tokens of a batch, padding included."""
+
+Begin = Callable[[int], Callable[[int], None]]
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Arrays [tokens], window after window. A window's first token counts only if the model has a start token."""
+
+    nll: npt.NDArray[np.float64]
+    """−log p in nats"""
+    first: npt.NDArray[np.int64]
+    """the token that the model says first"""
+    tokens: npt.NDArray[np.int64]
+    """the token that is there"""
+    documents: npt.NDArray[np.int64]
+
+    @property
+    def perplexity(self) -> Interval:
+        return perplexity(self)
+
+
+def losses(model: Model, windows: Sequence[Window], begin: Begin = lambda total: lambda done: None) -> Losses:
+    """Run the windows. Long and short ones are in batches of their own, and come back in their order."""
+    head = Head(model)
+    found: list[tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]] = [(np.empty(0), np.empty(0, np.int64))] * len(
+        windows
+    )
+    advance = begin(sum(len(window.ids) for window in windows))
+    for rows in batches(model, windows):
+        batch = model.batch([windows[row].ids for row in rows])
+        last = last_residuals(model, batch.ids)
+        for row, residuals in zip(rows, last, strict=True):
+            ids = torch.tensor(windows[row].ids, device=residuals.device)
+            skipped = 1 - batch.n_special  # a first token that nothing stands before
+            found[row] = _read(head, residuals[: len(ids) - skipped], ids[skipped:])
+        advance(sum(len(windows[row].ids) for row in rows))
+    skipped = int(model.bos_id is None)
+    tokens = [np.asarray(window.ids[skipped:], np.int64) for window in windows]
+    if not (sizes := sum(map(len, tokens))):
+        raise UsageError(f"The text has {sizes} tokens to measure on. Give more.")
+    return Losses(
+        np.concatenate([nll for nll, _ in found]),
+        np.concatenate([first for _, first in found]),
+        np.concatenate(tokens),
+        np.concatenate([np.full(len(own), window.document) for own, window in zip(tokens, windows, strict=True)]),
+    )
+
+
+def batches(model: Model, windows: Sequence[Window]) -> list[list[int]]:
+    """The numbers of windows that are run together: alike in length, so that little is padding."""
+    most = BATCH_TOKENS.get(model.device.type, BATCH_TOKENS["cpu"])
+    found: list[list[int]] = []
+    for row in sorted(range(len(windows)), key=lambda row: -len(windows[row].ids)):
+        longest = len(windows[found[-1][0]].ids) + 1 if found else 0
+        if found and (len(found[-1]) + 1) * longest <= most:
+            found[-1].append(row)
+        else:
+            found.append([row])
+    return found
+
+
+def last_residuals(model: Model, ids: Tensor) -> Tensor:
+    """[rows, columns, model] what the final norm is given."""
+    kept: dict[str, Tensor] = {}
+
+    def keep(layer: int, x: Tensor) -> None:
+        if layer == model.layers - 1:
+            kept["o"] = x.detach().reshape(*ids.shape, -1)
+
+    with tapped(model, Taps(block_out=keep), tuple(ids.shape)):
+        model.forward(ids)
+    return kept["o"]
+
+
+@torch.inference_mode()
+def _read(head: Head, residuals: Tensor, ids: Tensor) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """−log p of the tokens that follow residuals [n, model], and the token that is said first."""
+    nll, first = [], []
+    for at in range(0, len(residuals), head.rows_at_once):
+        logits = head.logits(residuals[at : at + head.rows_at_once])
+        asked = ids[at : at + head.rows_at_once, None].to(logits.device)
+        nll.append((logits.double().logsumexp(1) - logits.gather(1, asked)[:, 0].double()).cpu())
+        first.append(logits.argmax(1).cpu())
+    if not nll:
+        return np.empty(0), np.empty(0, np.int64)
+    return torch.cat(nll).numpy(), torch.cat(first).numpy()
+
+
+# Comparing
+
+
+def perplexity(found: Losses) -> Interval:
+    ones = np.ones(len(found.nll))
+    (interval,) = bootstrap_sums(
+        np.stack([found.nll, ones]), lambda sums: np.exp(sums[..., :1] / sums[..., 1:]), found.documents
+    )
+    return interval
+
+
+@dataclass(frozen=True)
+class Change:
+    """What became of a model on a text."""
+
+    before: Interval
+    """perplexity"""
+    after: Interval
+    change: Interval
+    """relative: 0.01 is one percent more"""
+    agreement: Interval
+    tokens: int
+
+
+def change(before: Losses, after: Losses) -> Change:
+    """Compare two models on the same tokens."""
+    assert len(before.nll) == len(after.nll)
+    columns = np.stack([after.nll - before.nll, np.ones(len(before.nll))])
+    (relative,) = bootstrap_sums(columns, lambda sums: np.exp(sums[..., :1] / sums[..., 1:]) - 1, before.documents)
+    (agreement,) = bootstrap_rates((before.first == after.first)[None], before.documents)
+    return Change(perplexity(before), perplexity(after), relative, agreement, len(before.nll))

@@ -1,0 +1,178 @@
+"""Text that a use of the memories is fitted to or measured on, as the model reads it: documents, cut into windows.
+
+A run stores the tokens of its units, which are read alone: a sentence has no tokens of the one before. Here neighbouring units
+of a document are put together again and tokenised as one text, a *piece*. Text that is given is read from its files, and every
+document is a piece.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..analyses import targets
+from ..errors import CorpusError
+from ..inputs import corpus
+from ..models.model import Model
+from ..store.run import Run
+
+LONGEST = 512
+"""Bound on the tokens of a window: what most of a language model's skill needs, and what fits in memory many times."""
+FEWEST = 256
+"""Fewest tokens for which a perplexity means something."""
+SET_ASIDE = 5
+"""If nothing was held out, one document of so many is measured on, and the others are fitted to."""
+MOST = 1 << 16
+"""Tokens, at most, of a text by default."""
+
+Ints = npt.NDArray[np.int64]
+
+
+class Window(NamedTuple):
+    """Tokens that the model reads alone, after its start token."""
+
+    ids: list[int]
+    document: int
+    """what its tokens are alike in, and intervals resample"""
+
+
+@dataclass(frozen=True)
+class Text:
+    """Tokenised pieces of documents."""
+
+    pieces: list[list[int]]
+    documents: list[int]
+    """the document of each piece"""
+    source: str
+    """`valid` (given text), `held out` (by the scan), `set aside` (documents of the run that nothing was fitted to) or
+    `corpus`"""
+    files: str = ""
+    """the names of the given files, if `source` is `valid`"""
+
+    @property
+    def tokens(self) -> int:
+        return sum(map(len, self.pieces))
+
+    def windows(self, room: int) -> list[Window]:
+        """Its pieces, cut after every `room` tokens."""
+        return [
+            Window(piece[at : at + room], document)
+            for piece, document in zip(self.pieces, self.documents, strict=True)
+            for at in range(0, len(piece), room)
+        ]
+
+    def up_to(self, most: int) -> Text:
+        """Its first `most` tokens."""
+        pieces, left = [], most
+        for piece in self.pieces:
+            if left <= 0:
+                break
+            pieces.append(piece[:left])
+            left -= len(pieces[-1])
+        return Text(pieces, self.documents[: len(pieces)], self.source, self.files)
+
+
+def room_of(model: Model, run: Run | None = None) -> int:
+    """How many tokens of text a window has: as many as the model was built for, without its start token, at most `LONGEST`."""
+    context = model.max_context or LONGEST
+    return min(context, LONGEST) - int(model.bos_id is not None)
+
+
+def given(model: Model, names: Sequence[str | os.PathLike[str]], most: int = MOST) -> Text:
+    """Text from files, at most `most` tokens of it."""
+    return _gathered(model, _documents(names), most, "valid", ", ".join(os.path.basename(str(name)) for name in names))
+
+
+def _documents(names: Sequence[str | os.PathLike[str]]) -> Iterator[tuple[int, str]]:
+    for unit in corpus.units(names, "document"):
+        yield unit.document, unit.text
+
+
+def of_units(run: Run, model: Model, units: Ints, most: int, source: str) -> Text:
+    """Text of some units of a run's corpus (ascending), at most `most` tokens of it: units that follow each other in a document are
+    one piece, with a space between them where the document has something."""
+    return _gathered(model, _joined(run, units), most, source)
+
+
+def _joined(run: Run, units: Ints) -> Iterator[tuple[int, str]]:
+    said, before, document, end = "", -2, -1, 0
+    for unit in map(int, units):
+        number, start = run.unit_source(unit)
+        text = run.vocabulary.text([int(i) for i in run.unit_tokens(unit)])
+        if unit == before + 1 and number == document:
+            said += (" " if start > end and not text[:1].isspace() else "") + text
+        else:
+            if said.strip():
+                yield document, said
+            said = text
+        before, document, end = unit, number, start + len(text)
+    if said.strip():
+        yield document, said
+
+
+def _gathered(model: Model, texts: Iterable[tuple[int, str]], most: int, source: str, files: str = "") -> Text:
+    pieces: list[list[int]] = []
+    documents: list[int] = []
+    left = most
+    for document, text in texts:
+        if left <= 0:
+            break
+        (ids,) = model.tokenize([text])
+        if not ids:
+            continue
+        model.check_ids(max(ids))
+        pieces.append(ids[:left])
+        documents.append(document)
+        left -= len(pieces[-1])
+    return Text(pieces, documents, source, files)
+
+
+def fitted_and_measured(
+    run: Run,
+    model: Model,
+    valid: Sequence[str | os.PathLike[str]] | None = None,
+    *,
+    fitted: int = MOST,
+    measured: int = MOST,
+    seed: int = 0,
+) -> tuple[Text, Text]:
+    """The text of a run that something is fitted to, and other text that it is measured on: `valid`, else what the scan held out,
+    else documents that are set aside. Documents are taken in random order, so that a part of the corpus stands for all of it."""
+    documents = np.asarray(run.unit_documents)
+    units = np.arange(len(documents))
+    held = targets.held_out_units(run)
+    scanned = np.ones(len(units), bool)
+    scanned[held] = False
+    numbers = np.unique(documents)
+    order = np.random.default_rng(seed).permutation(numbers)
+    if valid:
+        aside, source = np.zeros(len(units), bool), "valid"
+    elif len(held):
+        aside, source = ~scanned, "held out"
+    elif len(numbers) >= 2:
+        few = order[: max(1, len(numbers) // SET_ASIDE)]
+        aside, source = np.isin(documents, few), "set aside"
+    else:
+        aside, source = units >= len(units) - max(1, len(units) // SET_ASIDE), "set aside"
+    own = _taken(run, model, units[scanned & ~aside], order, fitted, "corpus")
+    other = given(model, valid, measured) if valid else _taken(run, model, units[aside], order, measured, source)
+    if own.tokens < FEWEST or other.tokens < FEWEST:
+        short, what = (own, "to fit to") if own.tokens < FEWEST else (other, "to measure on")
+        raise CorpusError(
+            f"There are {short.tokens:,} tokens of text {what} ({short.files or f'{short.source} of {run.path}'}), and at least {FEWEST} are needed. "
+            "Scan more text, or give some: --valid FILE."
+        )
+    return own, other
+
+
+def _taken(run: Run, model: Model, units: Ints, order: Ints, most: int, source: str) -> Text:
+    """Units of documents in the order of `order`, until there are `most` tokens."""
+    documents = np.asarray(run.unit_documents)[units]
+    place = np.empty(int(order.max(initial=-1)) + 1, np.int64)
+    place[order] = np.arange(len(order))
+    return of_units(run, model, units[np.lexsort((units, place[documents]))], most, source)
