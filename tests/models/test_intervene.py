@@ -201,6 +201,147 @@ def test_two_models_at_once_leave_transformers_as_it_was() -> None:
     assert masking_utils.find_packed_sequence_indices is before
 
 
+# Values
+
+
+def rewritten(model: Model, layer: int, cell: int, new: Tensor) -> Tensor:
+    """The logits of a copy of the model whose value was changed by hand."""
+    other = Model(copy.deepcopy(model.lm), model.tokenizer, source="rewritten")
+    weight = paper.named(other, paper.DOWN)[layer].weight.data
+    (weight if model.config.model_type == "gpt2" else weight.T)[cell] = new
+    return logits(other)
+
+
+@pytest.mark.parametrize("family", sorted(TINY))
+def test_a_value_that_is_replaced_is_a_weight_written_by_hand(family: str) -> None:
+    model = tiny(family)
+    before, weights, cell = logits(model), copy.deepcopy(model.lm.state_dict()), firing(model, [4])
+    new = torch.randn(raw_value(model, 1, cell).shape, generator=torch.Generator().manual_seed(3))
+    expected = rewritten(model, 1, cell, new)
+    assert (expected - before).abs().max() > 1e-4
+    edit = Edit(1, cell, value=tuple(new.tolist()))
+    with applied(model, [edit]):
+        assert torch.equal(logits(model), expected)
+        assert torch.equal(model.values(1)[cell], new)
+        assert model.fingerprint != model.weights_fingerprint
+    expected = rewritten(model, 1, cell, -0.5 * new)
+    with applied(model, [Edit(1, cell, -0.5, value=tuple(new.tolist()))]):
+        torch.testing.assert_close(logits(model), expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(KeyError), applied(model, [edit, Edit(2, 3, towards="a", by=2.0)]):
+        raise KeyError
+    assert torch.equal(logits(model), before)
+    left = model.lm.state_dict()
+    assert all(torch.equal(left[name], weight) for name, weight in weights.items())
+
+
+def centred_logit(model: Model, layer: int, v: Tensor, token: int) -> Tensor:
+    """The token's logit through the lens `norm` less the mean of all, of a value as the weights store it."""
+    if model.config.model_type in ("gemma2", "gemma3_text", "olmo2"):
+        gain = model.blocks[layer].post_feedforward_layernorm.weight.detach()
+        v = v * (gain if model.config.model_type == "olmo2" else 1 + gain)
+    said = paper.unembedding(model) @ paper.folded(model, v)
+    return said[token] - said.mean()
+
+
+@pytest.mark.parametrize("family", sorted(TINY))
+def test_a_value_is_moved_where_the_tokens_logit_rises_most(family: str) -> None:
+    model, cell = tiny(family), 5
+    token = model.vocabulary.find("P")
+    v = raw_value(model, 1, cell).clone().requires_grad_(True)
+    centred_logit(model, 1, v, token).backward()
+    steepest = v.grad / v.grad.norm()
+    for by in (0.5, -2.0):
+        with applied(model, [Edit(1, cell, towards="P", by=by)]):
+            step = model.values(1)[cell] - v.detach()
+        torch.testing.assert_close(step, by * v.detach().norm() * steepest, rtol=1e-4, atol=1e-5)
+
+
+def test_far_enough_a_value_says_the_token_first() -> None:
+    for family in ("llama", "gpt2", "gemma2", "olmo2"):
+        model = tiny(family)
+        seen = {}
+        for token in range(3, 259):  # the bytes: others have no piece
+            along = model.promoting(1, token)
+            said = paper.unembedding(model) @ paper.folded(
+                model,
+                along
+                if family not in ("gemma2", "olmo2")
+                else along
+                * ((1 if family == "gemma2" else 0) + model.blocks[1].post_feedforward_layernorm.weight.detach()),
+            )
+            seen[token] = int(said.argmax())
+        token = next(
+            token for token, first in seen.items() if first == token and len(model.vocabulary.piece(token)) == 1
+        )
+        with applied(model, [Edit(1, 5, towards=model.vocabulary.piece(token), by=1e5)]):
+            assert int(keyhole.lens.head.Head(model).top("norm", paper.value(model, 1, 5)[None])[0]) == token
+
+
+def test_value_edits_compose_and_come_back_in_order() -> None:
+    model = tiny("llama")
+    before = model.values(1)[5].clone()
+    with applied(model, [Edit(1, 5, value=(0.0,) * 16)]):
+        with (
+            pytest.raises(UsageError, match=r"value of L1\.5 is 0, so it cannot be moved"),
+            applied(model, [Edit(1, 5, towards="a", by=1.0)]),
+        ):
+            pass
+        with applied(model, [Edit(1, 5, value=(1.0,) * 16)]):
+            assert torch.equal(model.values(1)[5], torch.ones(16))
+        assert torch.equal(model.values(1)[5], torch.zeros(16))
+    assert torch.equal(model.values(1)[5], before)
+
+
+def test_a_value_is_rounded_to_the_weights_type_and_refused_if_it_does_not_fit() -> None:
+    from families import COMMON
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model("llama", vocab_size=300, **COMMON)
+    model = Model(AutoModelForCausalLM.from_config(config, dtype=torch.float16), tokenizer(), source="half")
+    with applied(model, [Edit(0, 1, value=(0.1,) * 16)]):
+        assert model.values(0)[1].tolist() == torch.full((16,), 0.1).half().tolist()
+    with (
+        pytest.raises(UsageError, match="new value of L0.1 has numbers that float16 cannot hold"),
+        applied(model, [Edit(0, 1, value=(1e6,) * 16)]),
+    ):
+        pass
+
+
+def test_a_prompts_cells_add_the_values_they_have_with_the_edits() -> None:
+    for family in ("llama", "gemma2"):
+        model = tiny(family, max_position_embeddings=63)  # one of its own, whose weights are written below
+        edit = Edit(2, 5, towards="P", by=4.0)
+        found = keyhole.prompt.read(model, TEXT, edits=[edit])
+        plain = keyhole.prompt.read(model, TEXT)
+        intervene.apply(model, [edit])
+        try:
+            expected = keyhole.prompt.read(model, TEXT, token=found.chosen.piece)
+        finally:
+            model.edits = ()
+        assert found.ranked == expected.ranked
+        assert found.without is not None
+        assert found.without.ranked == plain.ranked
+        assert found.prediction == expected.prediction
+        tiny.cache_clear()
+
+
+def test_value_edits_reach_continuations_and_ablations() -> None:
+    model, edit = tiny("llama"), Edit(2, 7, value=tuple(float(x) for x in range(16)))
+    other = Model(copy.deepcopy(model.lm), model.tokenizer, source="rewritten")
+    paper.named(other, paper.DOWN)[2].weight.data[:, 7] = torch.arange(16.0)
+    made = keyhole.generate(model, TEXT, edits=[edit], length=12)
+    assert [step.token for step in made.edited or ()] == [
+        step.token for step in keyhole.generate(other, TEXT, length=12).original
+    ]
+    lost, expected = (
+        keyhole.prompt.ablate(one, TEXT, [(2, 7), (1, 3)], token="P", edits=edits)
+        for one, edits in ((model, [edit]), (other, []))
+    )
+    assert [one.logit for one in lost.cells] == pytest.approx([one.logit for one in expected.cells], abs=1e-4)
+    with pytest.raises(UsageError, match="cannot be changed for one row"), intervene.applied_by_row(model, [[edit]]):
+        pass
+
+
 # The file
 
 
@@ -250,6 +391,41 @@ def test_a_scan_of_an_edited_model_is_told_apart(folder: Path, text: Path, tmp_p
     assert keyhole.verify(run, cells=5).ok  # the run says which edits, so the model comes back with them
 
 
+def test_value_edits_saved_and_loaded_with_a_model(folder: Path, tmp_path: Path, text: Path) -> None:
+    plain = keyhole.load(str(folder))
+    edits = [Edit(1, 5, 0.5, towards="P", by=-0.5), Edit(2, 7, value=tuple(0.1 * x for x in range(16)))]
+    saved = json.loads(json.dumps(intervene.dump(edits, plain)))
+    assert intervene.read_edits(saved, plain) == edits
+    with applied(plain, edits):
+        expected, named = logits(plain), plain.fingerprint
+    edited = keyhole.load(str(folder), edits=saved)
+    assert torch.equal(logits(edited), expected)
+    assert (edited.fingerprint, edited.weights_fingerprint) == (named, plain.weights_fingerprint)
+    run = keyhole.scan(edited, [text], out=tmp_path / "run", unit="line", top=3)
+    assert keyhole.verify(run, cells=5).ok  # the run says which edits, so the model comes back with them
+    assert "value moved towards 'P' by -0.5, × 0.5" in str(edits[0])
+    assert "value replaced" in str(edits[1])
+
+
+def test_entries_name_cells_by_address_in_lists_and_in_sets() -> None:
+    model = tiny("llama")
+    value = [
+        {"cell": "L1.3", "scale": 2},
+        {"cells": ["l2.4", "L0.5"], "scale": 0, "positions": [1]},
+        {"set": "these", "towards": "P", "by": 1},
+        {"set": "those", "towards": "P", "by": 1},
+        GOOD,
+    ]
+    places = {"these": [24 + 7, 24 + 8], "those": [24 + 8, 24 + 9]}
+    assert intervene.read_edits(value, model, places.__getitem__) == [
+        Edit(1, 3, 2.0),
+        Edit(2, 4, 0.0, (1,)),
+        Edit(0, 5, 0.0, (1,)),
+        *(Edit(1, cell, towards="P", by=1.0) for cell in (7, 8, 9)),
+        Edit(**GOOD),
+    ]
+
+
 def test_edits_of_another_model_are_refused(folder: Path) -> None:
     saved = intervene.dump([Edit(0, 0, 0.0)], tiny("mistral"))
     with pytest.raises(UsageError, match=r"belongs to another model.*Load the model it was saved from"):
@@ -268,6 +444,27 @@ GOOD = {"layer": 0, "cell": 1, "scale": 0.5}
         (5, "must be a list; this is 5"),
         ([3], "Edit 0 is 3; it must be an object"),
         ([GOOD, {**GOOD, "factor": 1}], "Edit 1 has the unknown field 'factor'.*layer, cell, scale, positions"),
+        ([{"layer": 0, "cell": 1}], "Edit 0 lacks its scale"),
+        ([{**GOOD, "value": 3}], "value of edit 0 is 3; it must be a list of numbers"),
+        ([{**GOOD, "value": [1.0, "x"]}], "value of edit 0 is 'x'; it must be a number"),
+        ([{**GOOD, "value": [float("nan")]}], "value of edit 0 is nan; it must be finite"),
+        ([{**GOOD, "value": [1.0] * 15}], "new value of L0.1 has 15 numbers; a value of this model has 16"),
+        ([{**GOOD, "value": [1.0] * 16, "by": 1}], "both replaces the value and moves it"),
+        ([{**GOOD, "towards": "P"}], "Edit 0 lacks its by"),
+        ([{**GOOD, "by": 1}], "Edit 0 lacks its towards"),
+        ([{**GOOD, "towards": 3, "by": 1}], "towards 3; it must be a token"),
+        ([{**GOOD, "towards": "P", "by": "far"}], "'by' of edit 0 is 'far'; it must be a number"),
+        ([{**GOOD, "towards": "Paris", "by": 1}], "L0.1 cannot be moved towards a token: 'Paris' is not a token"),
+        (
+            [{**GOOD, "towards": "P", "by": 1, "positions": [2]}],
+            "changes the value of L0.1 at chosen positions.*leave the positions out, or use a scale",
+        ),
+        ([{"cell": "L9.1", "scale": 0}], "There is no cell L9.1"),
+        ([{"cell": "L1", "scale": 0}], "'L1' is not a cell address"),
+        ([{"cell": "L1.1", "layer": 1, "scale": 0}], "names its cells twice"),
+        ([{"cells": [], "scale": 0}], "cells of edit 0 are \\[\\]; they must be a list of addresses"),
+        ([{"set": "kind:dead", "scale": 0}], "only a run knows what is in it. Use: keyhole edit RUN"),
+        ([{"set": 3, "scale": 0}], "set of edit 0 is 3; it must be a name"),
         ([{"layer": 0, "scale": 1}], "Edit 0 lacks its cell"),
         ([{**GOOD, "layer": -1}], "The layer of edit 0 is -1; .*at least 0"),
         ([{**GOOD, "cell": True}], "The cell of edit 0 is True"),

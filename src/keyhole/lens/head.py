@@ -147,3 +147,23 @@ class Head:
         """A layer's value vectors as they reach the residual, [cells, model], float32."""
         values, post = self.model.values(layer).float(), self.post_norm(layer)
         return values if post is None else post.fold(values)
+
+    @torch.inference_mode()
+    def promoting(self, layer: int, token: int) -> Tensor:
+        """[model] the direction, of length 1, in which a value of the layer raises a token's logit most, float32.
+
+        The logit is read through the lens `norm` and is relative to the mean of all tokens' logits, as softmax knows only
+        differences. The direction is for values as the weights store them: a norm between layer and residual is counted in.
+        """
+        weight = self.weight
+        along = self.norm.fold_back(weight[token].float() - weight.mean(0, dtype=torch.float32))
+        post = self.post_norm(layer)
+        if post is not None:
+            along = post.fold_back(along.to(post.gain.device))
+        length = float(along.norm())
+        if not length > 0:
+            raise UsageError(
+                f"No value can promote {self.model.vocabulary.piece(token)!r} against the other tokens: its row in the unembedding is the "
+                "mean of all rows."
+            )
+        return along / length

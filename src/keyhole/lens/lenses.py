@@ -41,6 +41,11 @@ class Norm:
             vectors = vectors - vectors.mean(-1, keepdim=True)
         return vectors * self.gain
 
+    def fold_back(self, vectors: Tensor) -> Tensor:
+        """The transpose of `fold`: fold(x)·w = x·fold_back(w). It turns a direction behind the norm into one before it."""
+        vectors = vectors * self.gain
+        return vectors - vectors.mean(-1, keepdim=True) if self.centres else vectors
+
 
 def measure(norm: nn.Module, width: int, device: torch.device) -> Norm:
     """Gain, bias and centring of a norm, found from its outputs: how an architecture stores them (Gemma keeps the gain

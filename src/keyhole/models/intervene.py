@@ -1,245 +1,56 @@
-"""Interventions: cells switched off or scaled, at chosen positions, and the file they are saved in.
+"""Interventions: a model that runs with edits, for a while or for good.
 
-An edit multiplies the coefficient itself, after activation and gate. The value that it weighs is then added that much more or
-less; a negative coefficient is scaled like any other. All taps of the model see the edited coefficients.
-
-    {"keyhole": 1, "model": {"fingerprint": "…", "layers": 30, "cells": 1536},
-     "edits": [{"layer": 3, "cell": 17, "scale": 0.0, "positions": [4, 5]}]}
-
-`positions` count a text's own tokens from 0, without the start token; null is everywhere.
+`edits` says what an edit is. A scale acts through a hook before the down-projection, so all taps of the model see the edited
+coefficients. A changed value acts in the weights: the rows are replaced in place, so that everything that reads `Model.values`
+meanwhile has the values that act, and afterwards they are restored bit for bit. What the weights' type cannot hold is rounded.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
-import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from ..cells import plain_address
-from ..errors import UsageError, how_to_upgrade
+from ..errors import UsageError
+from .edits import (
+    Edit,
+    Sorted,
+    check,
+    dump,
+    fingerprint,
+    parse,
+    read_edits,
+    sort_out,
+    spread,
+    token_of,
+    unpack,
+)
 from .sites import locate
 from .taps import Replace, Taps, hooks, tapped
 
 if TYPE_CHECKING:
     from .model import Model
 
-VERSION = 1
-LARGEST = float(torch.finfo(torch.float32).max)
-FIELDS = ("layer", "cell", "scale", "positions")
-
-
-@dataclass(frozen=True)
-class Edit:
-    """The coefficient of one cell, times `scale`."""
-
-    layer: int
-    cell: int
-    scale: float
-    positions: tuple[int, ...] | None = None
-    """own tokens of a text, from 0; None is everywhere"""
-
-    @property
-    def address(self) -> str:
-        return plain_address(self.layer, self.cell)
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "positions": None if self.positions is None else list(self.positions)}
-
-
-# Reading and saving
-
-
-def parse(value: Any) -> list[Edit]:
-    """Edits from a JSON list of objects (or of `Edit`s), each checked. Whether a model has such cells is up to `check`."""
-    if not isinstance(value, (list, tuple)):
-        raise UsageError(f"Edits must be a list; this is {_short(value)}.")
-    edits, doubles = [_parse(number, one) for number, one in enumerate(value)], _Doubles()
-    for edit in edits:
-        doubles.add(edit)
-    return edits
-
-
-def _parse(number: int, value: Any) -> Edit:
-    if isinstance(value, Edit):
-        value = value.to_json()
-    if not isinstance(value, dict):
-        raise UsageError(f"Edit {number} is {_short(value)}; it must be an object with layer, cell and scale.")
-    if unknown := [name for name in value if name not in FIELDS]:
-        raise UsageError(
-            f"Edit {number} has the unknown field {_short(unknown[0])}. Its fields are: {', '.join(FIELDS)}."
-        )
-    if missing := [name for name in FIELDS[:3] if name not in value]:
-        raise UsageError(f"Edit {number} lacks its {missing[0]}.")
-    layer, cell = (_whole(f"the {name} of edit {number}", value[name]) for name in ("layer", "cell"))
-    scale = value["scale"]
-    if isinstance(scale, bool) or not isinstance(scale, (int, float)):
-        raise UsageError(f"The scale of edit {number} is {_short(scale)}; it must be a number.")
-    if not abs(scale) <= LARGEST:  # NaN fails this comparison too
-        raise UsageError(f"The scale of edit {number} is {_short(scale)}; it must be finite (0 switches the cell off).")
-    positions = value.get("positions")
-    if positions is None:
-        return Edit(layer, cell, float(scale))
-    if not isinstance(positions, (list, tuple)) or not positions:
-        raise UsageError(
-            f"The positions of edit {number} are {_short(positions)}; they must be a list of at least one, or null for everywhere."
-        )
-    places = [_whole(f"a position of edit {number}", place) for place in positions]
-    if (double := _double(places)) is not None:
-        raise UsageError(f"The positions of edit {number} name {double} twice. Keep one.")
-    return Edit(layer, cell, float(scale), tuple(sorted(places)))
-
-
-def _double(places: Sequence[int]) -> int | None:
-    """The first number that is there twice, found in one pass: lists of positions come from the network and may be long."""
-    seen: set[int] = set()
-    for place in places:
-        if place in seen:
-            return place
-        seen.add(place)
-    return None
-
-
-def _whole(what: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 31:
-        raise UsageError(
-            f"{what[0].upper()}{what[1:]} is {_short(value)}; it must be a whole number of at least 0 (and no huge one)."
-        )
-    return value
-
-
-def _short(value: Any) -> str:
-    """A value as a message shows it, at most 60 characters."""
-    if isinstance(value, int) and abs(value) > 1 << 64:  # its digits would fill the message
-        return "a huge number"
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}…"
-
-
-class _Doubles:
-    """Refuses two edits of one cell at one position: the order of edits must not matter."""
-
-    def __init__(self) -> None:
-        self._seen: dict[tuple[int, int], set[int] | None] = {}
-
-    def add(self, edit: Edit) -> None:
-        key = (edit.layer, edit.cell)
-        if key not in self._seen:
-            self._seen[key] = None if edit.positions is None else set(edit.positions)
-            return
-        before = self._seen[key]
-        both = None if before is None or edit.positions is None else before & set(edit.positions)
-        if both is None or both:
-            where = f" at position {min(both)}" if both else ""
-            raise UsageError(f"{edit.address} is edited twice{where}. Keep one of the edits.")
-        assert before is not None
-        before |= set(edit.positions or ())
-
-
-def check(edits: Iterable[Edit], model: Model) -> list[Edit]:
-    """The same edits, if the model has such cells and none is edited twice."""
-    found = parse(list(edits))
-    for edit in found:
-        _check_cell(edit, model)
-    return found
-
-
-def _check_cell(edit: Edit, model: Model) -> None:
-    if not model.cells.has(edit.layer, edit.cell):
-        raise UsageError(f"There is no cell {edit.address} to edit: {model.cells.extent(edit.layer)}.")
-
-
-@dataclass(frozen=True)
-class Sorted:
-    """Edits, of which some are not possible. Both are by number."""
-
-    possible: dict[int, Edit]
-    problems: dict[int, str]
-
-
-def sort_out(edits: Sequence[Any], model: Model, wrong: Callable[[Edit], str | None] = lambda edit: None) -> Sorted:
-    """The edits that a model can run with, and why it cannot run with the others. `wrong` may know more of an edit, such as that
-    a text is too short for it."""
-    found, doubles = Sorted({}, {}), _Doubles()
-    for number, value in enumerate(edits):
-        try:
-            edit = _parse(number, value)
-            _check_cell(edit, model)
-            if problem := wrong(edit):
-                raise UsageError(problem)
-            doubles.add(edit)
-        except UsageError as error:
-            found.problems[number] = str(error)
-        else:
-            found.possible[number] = edit
-    return found
-
-
-def dump(edits: Iterable[Edit], model: Model) -> dict[str, Any]:
-    """What to save: the edits, and the weights they belong to. It includes the edits that the model was loaded with."""
-    every = check([*model.edits, *edits], model)
-    about = {"fingerprint": model.weights_fingerprint, "layers": model.layers, "cells": model.cells.sizes}
-    return {"keyhole": VERSION, "model": about, "edits": [edit.to_json() for edit in every]}
-
-
-def read_edits(source: str | os.PathLike[str] | dict[str, Any] | Sequence[Edit], model: Model) -> list[Edit]:
-    """Edits for a model: from a file, from what `dump` gave, or from a list. Those of another model are refused."""
-    if isinstance(source, (str, os.PathLike)):
-        name, value = f"The edits file {os.fspath(source)}", _load(Path(source))
-    else:
-        name, value = "This set of edits", source
-    return check(parse(unpack(value, model, name)), model)
-
-
-def unpack(value: Any, model: Model, name: str) -> Any:
-    """The edits in what `dump` gave, not looked at yet. They are refused if they belong to another model. A value that is no
-    object is taken for the edits themselves."""
-    if not isinstance(value, dict):
-        return value
-    version = value.get("keyhole")
-    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-        raise UsageError(f'{name} is none that Keyhole wrote: its "keyhole" is {_short(version)}, and 1 was expected.')
-    if version > VERSION:
-        raise UsageError(
-            f"{name} was written by a newer Keyhole (version {_short(version)}, this one reads up to {VERSION}). "
-            f"Upgrade: {how_to_upgrade()}"
-        )
-    if unknown := [key for key in value if key not in ("keyhole", "model", "edits")]:
-        raise UsageError(f"{name} has the unknown field {_short(unknown[0])}. Its fields are: keyhole, model, edits.")
-    about = value.get("model")
-    if not isinstance(about, dict) or not isinstance(about.get("fingerprint"), str) or "edits" not in value:
-        raise UsageError(f"{name} is not whole: it needs the model's fingerprint and the edits. Save it again.")
-    if about["fingerprint"] != model.weights_fingerprint:
-        raise UsageError(
-            f"{name} belongs to another model: the fingerprint of its weights is {about['fingerprint'][:16]}…, that of "
-            f"{model.source} {model.weights_fingerprint[:16]}…. Load the model it was saved from, or give the edits as a list."
-        )
-    return value["edits"]
-
-
-def _load(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise UsageError(f"The edits file {path} cannot be read: {error.strerror or error}.") from None
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"The edits file {path} is no JSON: {error}.") from None
-
-
-def fingerprint(weights: str, edits: Sequence[Edit]) -> str:
-    """The fingerprint of a model with edits; it differs from that of its weights alone."""
-    spelled = json.dumps(sorted((edit.to_json() for edit in edits), key=str), sort_keys=True)
-    return hashlib.sha256(f"{weights} {spelled}".encode()).hexdigest()
-
-
-# Applying them
+__all__ = [
+    "Edit",
+    "Sorted",
+    "applied",
+    "applied_by_row",
+    "apply",
+    "check",
+    "dump",
+    "fingerprint",
+    "new_value",
+    "parse",
+    "read_edits",
+    "sort_out",
+    "spread",
+    "unpack",
+    "values_changed",
+]
 
 
 @contextlib.contextmanager
@@ -253,6 +64,7 @@ def applied(model: Model, edits: Iterable[Edit], n_special: int | None = None) -
     with model.lock, contextlib.ExitStack() as stack:
         stack.callback(setattr, model, "edits", model.edits)
         stack.enter_context(tapped(model, _taps(model, edits, n_special)))
+        stack.enter_context(values_changed(model, edits))
         model.edits = (*model.edits, *edits)  # a scan meanwhile is one of the edited model, and its manifest says so
         yield
 
@@ -262,6 +74,10 @@ def applied_by_row(model: Model, rows: Sequence[Sequence[Edit]], n_special: int 
     """Like `applied`, but each row of a batch has edits of its own: the batches inside the `with` have as many rows. Inside
     another `applied`, both act."""
     every = [check(edits, model) for edits in rows]
+    if changed := next((edit for edits in every for edit in edits if edit.changes_value), None):
+        raise UsageError(
+            f"The value of {changed.address} cannot be changed for one row of a batch: the rows share the weights. Use `applied`."
+        )
     with tapped(model, _taps(model, [edit for edits in every for edit in edits], n_special, every)):
         yield
 
@@ -269,10 +85,87 @@ def applied_by_row(model: Model, rows: Sequence[Sequence[Edit]], n_special: int 
 def apply(model: Model, edits: Iterable[Edit]) -> None:
     """Edit a model permanently, in addition to the edits it has."""
     every = check([*model.edits, *edits], model)
+    new = every[len(model.edits) :]
     with model.lock:
-        for hook in hooks(model, _taps(model, every[len(model.edits) :], None)):
+        wanted, rows = hooks(model, _taps(model, new, None)), _new_rows(model, new)
+        _put(rows)
+        for hook in wanted:
             hook.register()
         model.edits = tuple(every)
+
+
+# Values
+
+
+@contextlib.contextmanager
+def values_changed(model: Model, edits: Iterable[Edit]) -> Iterator[None]:
+    """The part of `applied` that acts on the weights: the edits' new values, inside the `with`. It is for reading `Model.values`;
+    coefficients are not scaled. The model belongs to this thread meanwhile."""
+    edits = [edit for edit in edits if edit.changes_value]
+    if not edits:
+        yield
+        return
+    with model.lock:
+        rows = _new_rows(model, edits)
+        before = [(row, row.clone()) for row, _ in rows]
+        try:
+            _put(rows)
+            yield
+        finally:
+            _put(before)
+
+
+def new_value(model: Model, edit: Edit) -> Tensor:
+    """[model] the value of the edit's cell after the edit, float32, its scale left out."""
+    value = _row(model, edit).float()
+    if edit.value is not None:
+        return torch.tensor(edit.value, dtype=torch.float32, device=value.device)
+    if edit.towards is None or edit.by is None:
+        return value
+    length = value.norm()
+    if not length:
+        raise UsageError(
+            f"The value of {edit.address} is 0, so it cannot be moved by a share of its length. Give the edit a 'value' instead."
+        )
+    along = model.promoting(edit.layer, token_of(edit, model))
+    moved: Tensor = value + edit.by * length * along.to(value.device)
+    return moved
+
+
+def _row(model: Model, edit: Edit) -> Tensor:
+    """A cell's value, as a view of the weight."""
+    site, cell = locate(model.sites, edit.layer, edit.cell)
+    return model.sites[site].values[cell]
+
+
+def _new_rows(model: Model, edits: Iterable[Edit]) -> list[tuple[Tensor, Tensor]]:
+    """Views of the weights that edits change, each with what is to be there."""
+    edits = [edit for edit in edits if edit.changes_value]
+    if not edits:
+        return []
+    if model.tap is not None:
+        raise UsageError(
+            f"The blocks of {model.source} are compiled, so its values cannot be changed now. Leave the compiled scan first."
+        )
+    model.weights_fingerprint  # noqa: B018 - it is computed once, and it is that of the unedited weights
+    found = []
+    for edit in edits:
+        row = _row(model, edit)
+        new = new_value(model, edit).to(row.dtype)
+        if not bool(torch.isfinite(new).all()):
+            kind = str(row.dtype).removeprefix("torch.")
+            raise UsageError(f"The new value of {edit.address} has numbers that {kind} cannot hold. Use smaller ones.")
+        found.append((row, new))
+    return found
+
+
+@torch.no_grad()
+def _put(rows: Iterable[tuple[Tensor, Tensor]]) -> None:
+    for row, new in rows:
+        row.copy_(new)
+
+
+# Coefficients
 
 
 class _Sequences:
@@ -325,6 +218,8 @@ def _taps(
     by_site: dict[int, list[tuple[int, Edit]]] = {}
     rows_by_site: dict[int, list[int]] = {}
     for number, edit in enumerate(edits):
+        if edit.scale == 1 and edit.changes_value:
+            continue
         site, cell = locate(model.sites, edit.layer, edit.cell)
         by_site.setdefault(site, []).append((cell, edit))
         if rows is not None:

@@ -38,7 +38,8 @@ def load(
     `dtype` "auto" is float32 on a CPU and the checkpoint's own type elsewhere. `device` "auto" is the GPU if there is one;
     "split" spreads the blocks over all GPUs.
     The family's row is proved on the loaded weights before the model is returned.
-    `edits` scale its coefficients permanently: a file that the explorer saved, its content, or a list (`keyhole.intervene`).
+    `edits` scale its coefficients or change its values, permanently: a file that the explorer saved, its content, or a list
+    (`keyhole.intervene`).
     `control` gives the model other weights, to compare with: "random" draws them again by the model's own initialisation,
     "shuffled" permutes the entries of every weight matrix; both keep the trained token embeddings and the unembedding
     (`models/control.py`). `control_seed` is the seed of that.

@@ -80,6 +80,7 @@ class Model:
         """held while it runs: hooks belong to the whole model, so two threads must not share a forward pass"""
         self.kind: Kind = CAUSAL_TEXT
         """what it reads, and what a candidate is"""
+        self._promoting: dict[tuple[int, int], Tensor] = {}
         self.config = lm.config
         self.family = family_of(self.config.model_type)
         try:
@@ -158,6 +159,14 @@ class Model:
                 f"{self.source}: the {name} projection of layer {layer} is not known ({self.config.model_type})."
             )
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def promoting(self, layer: int, token: int) -> Tensor:
+        """`Head.promoting`, kept: an edit that moves a value asks for it again with every token that is generated."""
+        if (layer, token) not in self._promoting:
+            from ..lens.head import Head
+
+            self._promoting[layer, token] = Head(self).promoting(layer, token)
+        return self._promoting[layer, token]
 
     def bias(self, layer: int) -> Tensor | None:
         """What the layer adds whatever the input is: the down-projection's bias. Experts have one each (`Site.bias`)."""

@@ -61,10 +61,11 @@ def cosines(run: Run, model: Model, ids: list[int]) -> np.ndarray:
     lens = next((name for name in values.available(run) if name in ("norm", "raw")), "norm")
     along = direction(run, head.weight, ids)
     found = np.empty(len(run.cells), np.float64)
-    for layer in range(run.layers):
-        seen = head.see(lens, head.values(layer), layer)
-        cosine = torch.cosine_similarity(seen, along.to(seen.device)[None], dim=1)
-        found[run.cells.span(layer)] = cosine.cpu().numpy()
+    with model.lock:  # another thread may run the model with other values meanwhile
+        for layer in range(run.layers):
+            seen = head.see(lens, head.values(layer), layer)
+            cosine = torch.cosine_similarity(seen, along.to(seen.device)[None], dim=1)
+            found[run.cells.span(layer)] = cosine.cpu().numpy()
     return run.orientation * found
 
 

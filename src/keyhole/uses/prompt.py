@@ -199,9 +199,9 @@ def read(
         if asked.edits:
             with intervene.applied(model, asked.edits, asked.batch.n_special):
                 seen = states(model, asked.batch.ids, asked.column)
-    check_finite(model, plain.o, edited=False)
-    check_finite(model, seen.o, edited=True)
-    return _Reader(model, None if run is None else _signs(run, model)).view(asked, plain, seen)
+        check_finite(model, plain.o, edited=False)
+        check_finite(model, seen.o, edited=True)
+        return _Reader(model, None if run is None else _signs(run, model)).view(asked, plain, seen)
 
 
 def _signs(run: Run, model: Model) -> Tensor:
@@ -243,10 +243,11 @@ class _Reader:
             original_logit=float(of_token[original]),
             original_p=float(chances[original]),
         )
-        readings = [
-            self.reading(one, predictions[number * both : (number + 1) * both], token)
-            for number, one in enumerate(passes)
-        ]
+        readings = []
+        for number, one in enumerate(passes):
+            # the first pass is that with the edits, if there are any: a cell adds the value it had there
+            with intervene.values_changed(self.model, () if number else asked.edits):
+                readings.append(self.reading(one, predictions[number * both : (number + 1) * both], token))
         return PromptView(
             tokens=[piece(i) for i in asked.ids],
             ids=asked.ids,
