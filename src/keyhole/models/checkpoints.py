@@ -48,8 +48,8 @@ def open_checkpoint(
     trust_remote_code: bool,
     known: Callable[[str], Family],
     split: bool = False,
-) -> tuple[Any, Any, str | None]:
-    """The language model, its tokenizer and its revision. `known` refuses an architecture before its weights are read.
+) -> tuple[Any, Any, str | None, torch.dtype | None]:
+    """The language model, its tokenizer, its revision, and the type that its weights are stored in, if it is known. `known` refuses an architecture before its weights are read.
 
     With `split`, its blocks are spread over the GPUs of this machine, which must have room for all of them.
     """
@@ -85,7 +85,7 @@ def _read(
     trust: bool,
     known: Callable[[str], Family],
     split: bool,
-) -> tuple[Any, Any, str | None]:
+) -> tuple[Any, Any, str | None, torch.dtype | None]:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     options = {"revision": revision, "trust_remote_code": trust}
@@ -108,6 +108,7 @@ def _read(
         ) from error
     if not len(tokenizer):
         raise ModelError(f"{shown(source)} has no tokenizer: fetch its tokenizer.json too.")
+    stored = _stored_type(where, config)
     lm, found = AutoModelForCausalLM.from_pretrained(
         where,
         config=config,
@@ -124,7 +125,26 @@ def _read(
             f"{shown(source)} does not fit on the GPUs of this machine: {len(elsewhere)} of its weights, {elsewhere[0]} first, would have "
             "to be fetched for every batch. Use a smaller --dtype, or more GPUs."
         )
-    return lm, tokenizer, getattr(config, "_commit_hash", None) or revision
+    return lm, tokenizer, getattr(config, "_commit_hash", None) or revision, stored
+
+
+def _stored_type(where: str, config: Any) -> torch.dtype | None:
+    """The type of a checkpoint's weights: what its configuration says, else that of the first weight in a folder."""
+    said = getattr(config, "dtype", None)
+    said = getattr(torch, said, None) if isinstance(said, str) else said
+    if isinstance(said, torch.dtype):
+        return said
+    if not os.path.isdir(where):
+        return None
+    from safetensors import safe_open
+
+    for file in _files(Path(where)):
+        with safe_open(Path(where) / file, framework="pt") as opened:
+            for key in opened.keys():  # noqa: SIM118 - it is no dict
+                kind: torch.dtype = opened.get_slice(key)[:0].dtype
+                if kind.is_floating_point:
+                    return kind
+    return None
 
 
 def _told(source: str, where: str, error: Exception) -> ModelError:
@@ -295,13 +315,17 @@ def _stored(folder: Path) -> Iterator[tuple[str, list[int]]]:
     """Names and shapes of the weights in a folder's files."""
     from safetensors import safe_open
 
-    config = read_json(folder / CONFIG)
-    weights = _weights_named(config, shown(folder)) or (WEIGHTS if (folder / WEIGHTS).exists() else INDEX)
-    files = _shards(read_json(folder / weights), shown(folder)) if weights.endswith(".json") else {weights}
-    for file in sorted(files):
+    for file in _files(folder):
         with safe_open(folder / file, framework="pt") as opened:
             for key in opened.keys():  # noqa: SIM118 - it is no dict
                 yield key, list(opened.get_slice(key).get_shape())
+
+
+def _files(folder: Path) -> list[str]:
+    """The names of the files that hold a folder's weights."""
+    config = read_json(folder / CONFIG)
+    weights = _weights_named(config, shown(folder)) or (WEIGHTS if (folder / WEIGHTS).exists() else INDEX)
+    return sorted(_shards(read_json(folder / weights), shown(folder)) if weights.endswith(".json") else {weights})
 
 
 def check_loaded(lm: Any, found: dict[str, Any], family: Family, name: str) -> None:

@@ -95,7 +95,7 @@ def _save(lm: Any, tokenizer: Any, folder: Path) -> None:
     partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
     try:
         try:
-            _remove_left(folder)
+            remove_left(folder)
             lm.save_pretrained(partial)
             tokenizer.save_pretrained(partial)
             for file in partial.iterdir():
@@ -115,7 +115,7 @@ def _save(lm: Any, tokenizer: Any, folder: Path) -> None:
             ) from error
 
 
-def _remove_left(folder: Path) -> None:
+def remove_left(folder: Path) -> None:
     """Remove what killed conversions of the same file left behind, if it is older than `LEFT_SECONDS`."""
     for left in folder.parent.glob(f"{glob.escape(folder.name)}.partial-*"):
         if time.time() - left.stat().st_mtime > LEFT_SECONDS:

@@ -60,7 +60,7 @@ def load(
     source = name_of(source)
     split = device == SPLIT
     target = choose_device("auto" if split else device)
-    lm, tokenizer, revision = open_checkpoint(
+    lm, tokenizer, revision, stored = open_checkpoint(
         source,
         dtype=choose_dtype(dtype, target),
         revision=revision,
@@ -72,7 +72,7 @@ def load(
         if made is not None:
             make_control(lm, made)
         lm = lm if split else lm.to(target)
-        model = Model(lm, tokenizer, source=source, revision=revision, split=split, control=made)
+        model = Model(lm, tokenizer, source=source, revision=revision, split=split, control=made, stored=stored)
         prove(model)
     except KeyholeError:
         raise

@@ -63,6 +63,7 @@ class Model:
         revision: str | None = None,
         split: bool = False,
         control: Control | None = None,
+        stored: torch.dtype | None = None,
     ) -> None:
         self.lm = lm.eval().requires_grad_(False)
         self.split = split
@@ -72,6 +73,8 @@ class Model:
         self.revision = revision
         self.control = control
         """which control its weights are; None if they are the checkpoint's"""
+        self.stored = stored
+        """the type of the weights in its checkpoint; None if it came from none, or that does not say"""
         self.edits: tuple[Edit, ...] = ()
         """the edits it runs with: permanent ones (`intervene.apply`), and those of a `with` (`intervene.applied`)"""
         self.tap: Callable[[Callable[[int, Tensor], None]], AbstractContextManager[None]] | None = None
