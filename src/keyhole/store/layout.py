@@ -132,6 +132,11 @@ def foreign(path: Path, below: str = "") -> str | None:
     return None
 
 
+def is_run(path: Path) -> bool:
+    """Whether a path is that of a finished run, as far as names say."""
+    return (path / "manifest.json").is_file()
+
+
 def is_ours(path: Path) -> bool:
     """Whether a directory may be replaced: it is a run, an unfinished run, or empty."""
     if foreign(path) is not None:

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..analyses.stats import Interval, bootstrap_rates, bootstrap_sums
+from ..analyses.stats import Interval, bootstrap_mean, bootstrap_rates, bootstrap_sums
 from ..errors import UsageError
 from ..lens.head import Head
 from ..models.model import Model
@@ -29,6 +30,9 @@ BATCH_TOKENS = {"cpu": 2048, "cuda": 32768}
 """Tokens of a batch, padding included."""
 
 Begin = Callable[[int], Callable[[int], None]]
+Look = Callable[..., None]
+"""Is called as look(logits, normalizers, document=…): the logits [n, vocabulary] at some tokens of a document, and their log-sum-exp
+[n] in float64."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +52,14 @@ class Losses:
         return perplexity(self)
 
 
-def losses(model: Model, windows: Sequence[Window], begin: Begin = lambda total: lambda done: None) -> Losses:
-    """Run the windows. Long and short ones are in batches of their own, and come back in their order."""
+def losses(
+    model: Model,
+    windows: Sequence[Window],
+    begin: Begin = lambda total: lambda done: None,
+    look: Look = lambda logits, normalizers, document: None,
+) -> Losses:
+    """Run the windows. Long and short ones are in batches of their own, and come back in their order. `look` sees all logits, block
+    by block."""
     head = Head(model)
     found: list[tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]] = [(np.empty(0), np.empty(0, np.int64))] * len(
         windows
@@ -61,7 +71,8 @@ def losses(model: Model, windows: Sequence[Window], begin: Begin = lambda total:
         for row, residuals in zip(rows, last, strict=True):
             ids = torch.tensor(windows[row].ids, device=residuals.device)
             skipped = 1 - batch.n_special  # a first token that nothing stands before
-            found[row] = _read(head, residuals[: len(ids) - skipped], ids[skipped:])
+            seen = partial(look, document=windows[row].document)
+            found[row] = _read(head, residuals[: len(ids) - skipped], ids[skipped:], seen)
         advance(sum(len(windows[row].ids) for row in rows))
     skipped = int(model.bos_id is None)
     tokens = [np.asarray(window.ids[skipped:], np.int64) for window in windows]
@@ -75,9 +86,9 @@ def losses(model: Model, windows: Sequence[Window], begin: Begin = lambda total:
     )
 
 
-def batches(model: Model, windows: Sequence[Window]) -> list[list[int]]:
-    """The numbers of windows that are run together: alike in length, so that little is padding."""
-    most = BATCH_TOKENS.get(model.device.type, BATCH_TOKENS["cpu"])
+def batches(model: Model, windows: Sequence[Window], most: int | None = None) -> list[list[int]]:
+    """The numbers of windows that are run together: alike in length, so that little is padding. `most` tokens at once."""
+    most = most or BATCH_TOKENS.get(model.device.type, BATCH_TOKENS["cpu"])
     found: list[list[int]] = []
     for row in sorted(range(len(windows)), key=lambda row: -len(windows[row].ids)):
         longest = len(windows[found[-1][0]].ids) + 1 if found else 0
@@ -102,13 +113,17 @@ def last_residuals(model: Model, ids: Tensor) -> Tensor:
 
 
 @torch.inference_mode()
-def _read(head: Head, residuals: Tensor, ids: Tensor) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+def _read(
+    head: Head, residuals: Tensor, ids: Tensor, look: Callable[[Tensor, Tensor], None]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
     """−log p of the tokens that follow residuals [n, model], and the token that is said first."""
     nll, first = [], []
     for at in range(0, len(residuals), head.rows_at_once):
         logits = head.logits(residuals[at : at + head.rows_at_once])
         asked = ids[at : at + head.rows_at_once, None].to(logits.device)
-        nll.append((logits.double().logsumexp(1) - logits.gather(1, asked)[:, 0].double()).cpu())
+        normalizers = logits.double().logsumexp(1)
+        look(logits, normalizers)
+        nll.append((normalizers - logits.gather(1, asked)[:, 0].double()).cpu())
         first.append(logits.argmax(1).cpu())
     if not nll:
         return np.empty(0), np.empty(0, np.int64)
@@ -146,3 +161,8 @@ def change(before: Losses, after: Losses) -> Change:
     (relative,) = bootstrap_sums(columns, lambda sums: np.exp(sums[..., :1] / sums[..., 1:]) - 1, before.documents)
     (agreement,) = bootstrap_rates((before.first == after.first)[None], before.documents)
     return Change(perplexity(before), perplexity(after), relative, agreement, len(before.nll))
+
+
+def shift(before: Losses, after: Losses) -> Interval:
+    """The mean −log p after minus that before, on the same tokens, in nats per token."""
+    return bootstrap_mean(after.nll - before.nll, before.documents)
