@@ -50,6 +50,8 @@ OPERATIONS = {
     "POST /api/edits/load",
     "POST /api/nearest",
     "POST /api/edits",
+    "GET /api/sets",
+    "POST /api/sets",
 }
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import explored
+import msgspec
 import pytest
 from families import save
 from starlette.testclient import TestClient
@@ -16,8 +17,10 @@ from starlette.testclient import TestClient
 import keyhole
 from keyhole.models import intervene
 from keyhole.models.intervene import Edit
+from keyhole.store import collections
 from keyhole.uses import prompt
 from keyhole.web import routes as web
+from keyhole.web import schema
 from keyhole.web.schema import ABLATED
 
 TEXT = "The cat sat"
@@ -183,3 +186,62 @@ def test_the_program_gives_what_the_page_shows(tmp_path: Path, text: str, capsys
             assert json.loads(json.dumps(names["view"].to_json())) == shown
             assert len(capsys.readouterr().out.splitlines()) == 10
             assert re.match(r"import keyhole\n\nmodel = keyhole\.load\(", code)
+
+
+# Values and sets
+
+
+def test_a_value_is_changed_for_one_request(client: TestClient) -> None:
+    width = explored.model().values(0).shape[1]
+    edits = [Edit(1, 5, 1.0, towards="a", by=3.0), Edit(2, 7, 0.5, value=tuple([0.25] * width))]
+    sent = [edit.to_json() for edit in edits]
+    found = ask(client, "prompt", {"text": TEXT, "edits": sent})
+    expected = prompt.read(explored.model(), TEXT, edits=edits).to_json()
+    assert {**found, "problems": None} == {**json.loads(json.dumps(expected)), "problems": None}
+    assert found["problems"] == []
+    saved = ask(client, "edits", {"edits": sent})
+    assert saved == json.loads(json.dumps(intervene.dump(edits, explored.model())))
+    assert ask(client, "edits/load", {"file": json.dumps(saved)}) == {"edits": sent, "problems": []}
+    code = ask(client, "prompt/python", {"text": TEXT, "edits": sent})["code"]
+    assert "keyhole.Edit(layer=1, cell=5, scale=1.0, towards='a', by=3.0)" in code
+    wrong = [{**sent[0], "towards": "no token"}, {**sent[1], "value": [1.0]}, {**sent[0], "positions": [1]}]
+    found = ask(client, "prompt", {"text": TEXT, "edits": wrong[:2]})
+    assert [each["edit"] for each in found["problems"]] == [0, 1]
+    assert "is not a token of this model" in found["problems"][0]["message"]
+    assert f"has 1 numbers; a value of this model has {width}" in found["problems"][1]["message"]
+    refused = ask(client, "prompt", {"text": TEXT, "edits": wrong[2:]}, 422)
+    assert "A value is one for all positions" in refused["error"]["message"]
+
+
+def test_sets_of_cells(client: TestClient, run: keyhole.Run) -> None:
+    collections.save(run, 40, {"tags": ["mine"]})
+    collections.save(run, 3, {"tags": ["mine"]})
+    offered = client.get("/api/sets").json()
+    assert {"name": "collection:mine", "title": "tagged “mine”", "cells": 2} in offered["sets"]
+    assert offered["patterns"] is False
+    found = ask(client, "sets", {"name": "collection:mine"})
+    assert found == {"name": "collection:mine", "total": 2, "cells": [[0, 3], [1, 16]]}
+    for wrong, says in (
+        ({}, "Name a set of cells"),
+        ({"name": 3}, "Name a set of cells"),
+        ({"name": "x" * 501}, "at most 500 characters"),
+        ({"name": "dead"}, "is no set of cells"),
+        ({"name": "kind:dead"}, "keyhole analyze"),
+    ):
+        assert says in ask(client, "sets", wrong, 422)["error"]["message"]
+    file = json.dumps([{"set": "collection:mine", "scale": 0}, {"cell": "L2.1", "scale": 2}])
+    loaded = ask(client, "edits/load", {"file": file})
+    assert [(each["layer"], each["cell"]) for each in loaded["edits"]] == [(0, 3), (1, 16), (2, 1)]
+
+
+def test_a_set_that_is_too_large_is_counted_and_not_listed(
+    client: TestClient, run: keyhole.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collections.save(run, 40, {"starred": True})
+    collections.save(run, 41, {"starred": True})
+    monkeypatch.setattr(schema, "LIMITS", msgspec.structs.replace(schema.LIMITS, edits=1))
+    assert ask(client, "sets", {"name": "collection:starred"}) == {
+        "name": "collection:starred",
+        "total": 2,
+        "cells": [],
+    }

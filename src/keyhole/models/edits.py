@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..cells import Cells, plain_address
 from ..errors import UsageError, how_to_upgrade
+from .sites import locate
 
 if TYPE_CHECKING:
     from .model import Model
@@ -80,9 +81,8 @@ class Edit:
         found["positions"] = None if self.positions is None else list(self.positions)
         if self.value is not None:
             found["value"] = list(self.value)
-        if self.towards is not None or self.by is not None:
-            found |= {"towards": self.towards, "by": self.by}
-        return found
+        changes = {"towards": self.towards, "by": self.by}
+        return found | {name: value for name, value in changes.items() if value is not None}
 
     def __str__(self) -> str:
         """What it does, in words: `L3.17 off`, `L3.17 × 0.5 at 4, 5`, `L3.17 value moved towards ' Paris' by 0.5`."""
@@ -145,24 +145,27 @@ def _parse(number: int, value: Any) -> Edit:
 
 def _changed(number: int, edit: dict[str, Any]) -> dict[str, Any]:
     """What an edit does to the value; nothing if it is only scaled."""
-    value, towards, by = (edit.get(name) for name in ("value", "towards", "by"))
-    if value is not None:
-        if towards is not None or by is not None:
+    there = [name for name in ("value", "towards", "by") if name in edit]
+    if not there:
+        return {}
+    if "value" in there:
+        if len(there) > 1:
             raise UsageError(
                 f"Edit {number} both replaces the value and moves it. Keep 'value', or 'towards' and 'by'."
             )
-        if not isinstance(value, (list, tuple)):
+        value = edit["value"]
+        if not isinstance(value, (list, tuple)) or not value:
             raise UsageError(f"The value of edit {number} is {_short(value)}; it must be a list of numbers.")
         return {"value": tuple(_number(f"value of edit {number}", each, "finite") for each in value)}
-    if towards is None and by is None:
-        return {}
-    if towards is None or by is None:
+    if len(there) == 1:
+        lacking = "by" if there == ["towards"] else "towards"
         raise UsageError(
-            f"Edit {number} lacks its {'by' if by is None else 'towards'}: a value is moved towards a token, by a share of its length."
+            f"Edit {number} lacks its {lacking}: a value is moved towards a token, by a share of its length."
         )
+    towards = edit["towards"]
     if not isinstance(towards, str) or not towards:
         raise UsageError(f"Edit {number} moves a value towards {_short(towards)}; it must be a token, as text.")
-    return {"towards": towards, "by": _number(f"'by' of edit {number}", by, "finite")}
+    return {"towards": towards, "by": _number(f"'by' of edit {number}", edit["by"], "finite")}
 
 
 def _number(what: str, value: Any, wanted: str) -> float:
@@ -230,13 +233,20 @@ def check(edits: Iterable[Edit], model: Model) -> list[Edit]:
 def _check_one(edit: Edit, model: Model) -> None:
     if not model.cells.has(edit.layer, edit.cell):
         raise UsageError(f"There is no cell {edit.address} to edit: {model.cells.extent(edit.layer)}.")
-    width = model.values(edit.layer).shape[1]
+    if not edit.changes_value:
+        return
+    site, cell = locate(model.sites, edit.layer, edit.cell)
+    width = model.sites[site].values.shape[1]
     if edit.value is not None and len(edit.value) != width:
         raise UsageError(
             f"The new value of {edit.address} has {len(edit.value):,} numbers; a value of this model has {width:,}."
         )
     if edit.towards is not None:
         token_of(edit, model)
+        if not bool(model.sites[site].values[cell].any()):
+            raise UsageError(
+                f"The value of {edit.address} is 0, so it cannot be moved by a share of its length. Give the edit a 'value' instead."
+            )
 
 
 def token_of(edit: Edit, model: Model) -> int:

@@ -122,13 +122,8 @@ def new_value(model: Model, edit: Edit) -> Tensor:
         return torch.tensor(edit.value, dtype=torch.float32, device=value.device)
     if edit.towards is None or edit.by is None:
         return value
-    length = value.norm()
-    if not length:
-        raise UsageError(
-            f"The value of {edit.address} is 0, so it cannot be moved by a share of its length. Give the edit a 'value' instead."
-        )
     along = model.promoting(edit.layer, token_of(edit, model))
-    moved: Tensor = value + edit.by * length * along.to(value.device)
+    moved: Tensor = value + edit.by * value.norm() * along.to(value.device)
     return moved
 
 

@@ -151,6 +151,14 @@ API = (
     Operation(
         "post", "edits", "Edits as the file that keyhole.load takes.", schema.EditsFile, schema.AskEdits, ("429", "503")
     ),
+    Operation("get", "sets", "The sets of cells that the run has.", schema.OfferedSets),
+    Operation(
+        "post",
+        "sets",
+        "The cells of a set: of a kind, a collection, a search, a pattern, a leak.",
+        schema.CellSet,
+        schema.AskSet,
+    ),
     Operation("post", "edits/load", "The edits of such a file.", schema.LoadedEdits, schema.AskLoad, ("429", "503")),
 )
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from ..errors import KeyholeError, UsageError
+from ..searching.sets import cells_of
 from ..store.run import Run
 from ..views.text import model_name
 from . import schema
@@ -232,13 +233,18 @@ class Live:
                 value = json.loads(text)
             except (ValueError, RecursionError) as error:
                 raise UsageError(f"{name} is no JSON: {error}.") from None
-            edits = self._edits({"edits": intervene.unpack(value, self._loaded(), name)})
+            listed = intervene.spread(intervene.unpack(value, self._loaded(), name), self.run.cells, self._cells_of)
+            edits = self._edits({"edits": listed})
             found = intervene.sort_out(edits, self._loaded(), self._too_far)
             return schema.LoadedEdits(
                 [schema.Edit(**edit.to_json()) for edit in found.possible.values()], _problems(found)
             )
 
         return await self._do(work)
+
+    def _cells_of(self, name: str) -> list[int]:
+        """The places of a set of cells of this run."""
+        return cells_of(self.run, name)
 
     def _too_far(self, edit: Edit) -> str | None:
         """Why an edit has a position that no prompt has; None if it has none."""

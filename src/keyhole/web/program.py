@@ -41,5 +41,6 @@ def program(run: Run, model: Model, text: str, position: int | None, token: str 
 
 
 def _edit(edit: Edit) -> str:
-    where = "" if edit.positions is None else f", positions={edit.positions!r}"
-    return f"keyhole.Edit(layer={edit.layer}, cell={edit.cell}, scale={edit.scale!r}{where})"
+    optional = {name: getattr(edit, name) for name in ("positions", "value", "towards", "by")}
+    more = "".join(f", {name}={value!r}" for name, value in optional.items() if value is not None)
+    return f"keyhole.Edit(layer={edit.layer}, cell={edit.cell}, scale={edit.scale!r}{more})"

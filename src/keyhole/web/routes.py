@@ -29,7 +29,7 @@ from ..store.collections import save_note
 from ..store.lines import cell_named, known_fields
 from ..store.run import Run
 from ..views import figures
-from . import schema
+from . import schema, sets
 from .addresses import PARQUET
 from .answers import Refused, Streamed, attached, fresh, unchanged_or
 from .contract import Explorer, NotThere
@@ -163,6 +163,15 @@ def create(
 
         return fresh(await run_in_threadpool(work))
 
+    async def named_sets(request: Request) -> Response:
+        asked = await _asked(request) if request.method == "POST" else None
+
+        def work() -> schema.Record:
+            with served.asked(_named(request)) as opened:
+                return sets.offered(opened.run) if asked is None else sets.cells(opened.run, asked)
+
+        return fresh(await run_in_threadpool(work))
+
     async def parquet(request: Request) -> Response:
         asked = await _asked(request)
 
@@ -191,6 +200,7 @@ def create(
             Route("/api/generate", generate, methods=["POST"]),
             Route("/api/edits", asking(lambda live: live.edits), methods=["POST"]),
             Route("/api/edits/load", asking(lambda live: live.load_edits), methods=["POST"]),
+            Route("/api/sets", named_sets, methods=["GET", "POST"]),
             Route("/api/annotations", annotations, methods=["GET", "POST"]),
             Route("/api/notes", note, methods=["POST"]),
             Route("/api/marks", marks, methods=["POST"]),

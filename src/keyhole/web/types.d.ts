@@ -876,12 +876,36 @@ export interface EditsFile {
   edits: Edit[];
 }
 
-/** A cell's coefficient, multiplied by `scale`. */
+/** A cell's coefficient, multiplied by `scale`; its value, replaced by `value`, or moved `towards` a token `by` a share of its
+    length. */
 export interface Edit {
   layer: number;
   cell: number;
   scale: number;
   positions: number[] | null;
+  value?: number[];
+  towards?: string;
+  by?: number;
+}
+
+/** The sets that need no text; and whether a set may be named by a pattern. */
+export interface OfferedSets {
+  sets: OfferedSet[];
+  patterns: boolean;
+}
+
+/** A set of cells that the run has. */
+export interface OfferedSet {
+  name: string;
+  title: string;
+  cells: number;
+}
+
+/** The cells of a set, if a prompt can take an edit of each. */
+export interface CellSet {
+  name: string;
+  total: number;
+  cells: [number, number][];
 }
 
 /** The edits of a file. */
@@ -960,6 +984,10 @@ export interface AskNearest {
 
 export interface AskEdits {
   edits: Edit[];
+}
+
+export interface AskSet {
+  name: string;
 }
 
 export interface AskLoad {

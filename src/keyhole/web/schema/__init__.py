@@ -36,5 +36,6 @@ from .points import *
 from .prompt import *
 from .run import *
 from .search import *
+from .sets import *
 from .table import *
 from .trying import *

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from .base import CellNumber, Count, LayerNumber, Record
 
@@ -41,13 +41,17 @@ Positions = Annotated[
 
 
 class Edit(Record):
-    """A cell's coefficient, multiplied by `scale`."""
+    """A cell's coefficient, multiplied by `scale`; its value, replaced by `value`, or moved `towards` a token `by` a share of its
+    length."""
 
     layer: LayerNumber
     cell: CellNumber
     scale: float
     positions: Positions | None = None
     """null: everywhere"""
+    value: Annotated[list[float], Meta(min_length=1)] | UnsetType = UNSET
+    towards: Annotated[str, Meta(min_length=1)] | UnsetType = UNSET
+    by: float | UnsetType = UNSET
 
 
 Edits = Annotated[list[Edit], Meta(max_length=LIMITS.edits)]

@@ -166,7 +166,7 @@ async function file(path) {
  * @param {RequestInit} [options]
  * @returns {Promise<any>}
  */
-async function request(path, options) {
+export async function request(path, options) {
   const { response, number } = await answered(path, options);
   return checked(path, response, number);
 }

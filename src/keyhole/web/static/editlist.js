@@ -3,7 +3,8 @@
 import { parse } from "./cells.js";
 import * as data from "./data.js";
 import { h, replace } from "./dom.js";
-import { added, asked } from "./edits.js";
+import { added, asked, changesValue, valueSaid } from "./edits.js";
+import { editSets } from "./editsets.js";
 import { download } from "./files.js";
 import { cellLink, label } from "./parts.js";
 import { counted, visible } from "./text.js";
@@ -113,6 +114,7 @@ export function editList(problems, again, signal) {
       h("button", { type: "submit", class: "quiet", "data-at": "edit-add" }, "Add"),
     ),
     said,
+    editSets(changed),
     h(
       "div",
       { class: "controls" },
@@ -165,6 +167,7 @@ function item(edit, i, problem, change, signal) {
     "data-at": `scale:${i}`,
     onchange: () => Number.isFinite(by.valueAsNumber) && change(i, { scale: by.valueAsNumber }),
   });
+  const changes = changesValue(edit);
   const here = edit.positions ?? (asked.position === null ? [] : [asked.position]);
   const where = h(
     "select",
@@ -186,9 +189,10 @@ function item(edit, i, problem, change, signal) {
     "li",
     { class: problem ? "wrong" : null },
     cellLink(edit.layer, edit.cell),
-    h("span", {}, "×"),
-    by,
-    where,
+    changes && h("span", { class: "value" }, valueSaid(edit)),
+    (!changes || edit.scale !== 1) && h("span", {}, "×"),
+    changes ? edit.scale !== 1 && h("span", {}, String(edit.scale)) : by,
+    !changes && where,
     h(
       "button",
       {

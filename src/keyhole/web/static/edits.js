@@ -1,6 +1,7 @@
 // @ts-check
 /** What the reader asks of the model: a text, a position, a token, edits. The one state of the prompt page. */
 import * as data from "./data.js";
+import { visible } from "./text.js";
 
 const KEPT = "keyhole.prompt";
 
@@ -49,8 +50,12 @@ function stored() {
 /** @param {any} value */
 function isEdit(value) {
   const counts = (/** @type {any} */ each) => Number.isInteger(each) && each >= 0;
-  const { layer, cell, scale, positions } = value ?? {};
+  const { layer, cell, scale, positions, towards, by, value: numbers } = value ?? {};
+  const moved = towards === undefined ? by === undefined : typeof towards === "string" && Number.isFinite(by);
+  const replaced = numbers === undefined || (Array.isArray(numbers) && numbers.every(Number.isFinite));
   return (
+    moved &&
+    replaced &&
     counts(layer) &&
     counts(cell) &&
     Number.isFinite(scale) &&
@@ -84,9 +89,17 @@ export function sortOut() {
  * @param {data.Edit} edit
  */
 export function added(edits, edit) {
-  const { layer, cell, scale, positions } = edit; // in one order, because answers are kept by what was asked, as JSON
-  return [...without(edits, edit), { layer, cell, scale, positions }];
+  const { layer, cell, scale, positions, value, towards, by } = edit; // in one order, because answers are kept by what was asked, as JSON
+  const kept = { layer, cell, scale, positions, ...(value && { value }), ...(towards !== undefined && { towards, by }) };
+  return [...without(edits, edit), kept];
 }
+
+/** Whether an edit changes the value, and not only the coefficient. @param {data.Edit} edit */
+export const changesValue = (edit) => edit.value !== undefined || edit.towards !== undefined;
+
+/** What an edit does to the value, in words. @param {data.Edit} edit */
+export const valueSaid = ({ towards, by }) =>
+  towards === undefined ? "value replaced" : `value moved towards ‘${visible(towards)}’ by ${by}`;
 
 /**
  * Edits that leave a cell as it is at the positions of one edit.

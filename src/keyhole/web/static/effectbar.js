@@ -2,7 +2,7 @@
 /** A bar at the lower edge of the window, while there are edits: what they do to the prediction, wherever the reader is. */
 import * as data from "./data.js";
 import { append, h, replace } from "./dom.js";
-import { asked } from "./edits.js";
+import { asked, changesValue, valueSaid } from "./edits.js";
 import { token } from "./parts.js";
 import { counted, number, percent } from "./text.js";
 
@@ -32,7 +32,8 @@ export function effectBar(again) {
       const last = asked.edits.at(-1);
       node.hidden = !last;
       if (!last) return;
-      back.textContent = `Take back ${data.axis.address(last.layer, last.cell)} × ${number(last.scale)}`;
+      const what = changesValue(last) ? `: ${valueSaid(last)}` : ` × ${number(last.scale)}`;
+      back.textContent = `Take back ${data.axis.address(last.layer, last.cell)}${what}`;
       if (!found) {
         said.textContent = "Reading …";
         return;

@@ -3,7 +3,8 @@
  * A prompt in the address of the page: `#/prompt?q=TEXT&at=4&token=%20Paris&edits=L3.17*0@5,L28.56*-2`.
  *
  * An edit is a cell, its scale after `*` (without it: 0) and its positions after `@` (without them: everywhere): numbers and ranges,
- * `@2;5-7`. A piece that cannot be read is reported, and the rest of the address holds.
+ * `@2;5-7`. `~0.5~TOKEN` at its end moves the value towards a token, percent-encoded once more than the rest; `~` alone says that the
+ * value is replaced, by numbers that this browser keeps for the session. A piece that cannot be read is reported, and the rest holds.
  */
 import { parse } from "./cells.js";
 import * as data from "./data.js";
@@ -31,8 +32,9 @@ export function address(of, last) {
 }
 
 /** An edit as the address has it. @param {data.Edit} edit */
-export function written({ layer, cell, scale, positions }) {
-  return `${data.axis.address(layer, cell)}*${scale}${positions ? `@${ranges(positions)}` : ""}`;
+export function written({ layer, cell, scale, positions, value, towards, by }) {
+  const moved = towards === undefined ? (value ? "~" : "") : `~${by}~${encodeURIComponent(encodeURIComponent(towards))}`;
+  return `${data.axis.address(layer, cell)}*${scale}${positions ? `@${ranges(positions)}` : ""}${moved}`;
 }
 
 /** `2;5-7` @param {number[]} positions */
@@ -81,13 +83,16 @@ function clash(one, other) {
 
 /** The edit that a piece of an address stands for, or why it stands for none. @param {string} piece @returns {data.Edit | string} */
 function edit(piece) {
-  const [, name, scale = "0", where] = /^([^*@]*)(?:\*([^@]*))?(?:@(.*))?$/s.exec(piece) ?? [];
+  const [plain, by, ...rest] = piece.split("~"); // a token may have more of them
+  const towards = rest.length ? rest.join("~") : undefined;
+  const [, name, scale = "0", where] = /^([^*@]*)(?:\*([^@]*))?(?:@(.*))?$/s.exec(plain) ?? [];
   const cell = name === undefined ? null : parse(name);
   const at = data.axis.locate(cell);
   if (!cell || cell.cell === null) return "An edit is written L3.17*0: layer 3, cell 17, switched off.";
   if (!at) return data.axis.missing(cell);
   const factor = scale.trim() === "" ? NaN : Number(scale);
   if (!Number.isFinite(factor)) return `The scale is a number; “${scale}” is none. 0 switches the cell off.`;
+  if (by !== undefined) return changed({ ...at, scale: factor, positions: null }, by, towards);
   if (where === undefined) return { ...at, scale: factor, positions: null };
   const positions = new Set();
   for (const range of where.split(";")) {
@@ -97,6 +102,28 @@ function edit(piece) {
     for (let position = Number(from); position <= Number(to); position++) positions.add(position);
   }
   return { ...at, scale: factor, positions: [...positions].sort((a, b) => a - b) };
+}
+
+/**
+ * An edit that changes the value too, or why it cannot be read.
+ * @param {data.Edit} edit
+ * @param {string} by
+ * @param {string | undefined} towards
+ * @returns {data.Edit | string}
+ */
+function changed(edit, by, towards) {
+  const name = data.axis.address(edit.layer, edit.cell);
+  if (towards === undefined) {
+    const kept = asked.edits.find((each) => each.layer === edit.layer && each.cell === edit.cell)?.value;
+    return kept ? { ...edit, value: kept } : `The new value of ${name} is in a file of edits and not in the link: load that file.`;
+  }
+  const far = by.trim() === "" ? NaN : Number(by);
+  if (!Number.isFinite(far)) return `A value is moved by a number; “${by}” is none.`;
+  try {
+    return { ...edit, towards: decodeURIComponent(towards), by: far };
+  } catch {
+    return `“${towards}” is no token as an address has it.`;
+  }
 }
 
 /** Buttons that copy the prompt: as a link, as a program. */
