@@ -200,6 +200,26 @@ class Lines:
 
 
 @dataclass(frozen=True)
+class Curves:
+    """Lines over a number of the rows other than the layer, with the rows in the order of that number."""
+
+    x: str
+    x_title: str
+    y_title: str
+    series: Sequence[Series] | Callable[[Rows], Sequence[Series]]
+    where: Callable[[Rows], Rows] = lambda rows: rows
+    """the rows that are drawn"""
+    format: str = "%"
+    tooltip: str = ".1%"
+    x_format: str = "~%"
+    log_x: bool = False
+    level: tuple[str, float] | None = None
+    """a dashed line to compare with: its name, and its height"""
+    high: float | None = None
+    """where the y axis ends, if far values would hide the others"""
+
+
+@dataclass(frozen=True)
 class Bins:
     """A rate per bin of another number: each bin as wide as it is, with Wilson's interval."""
 
@@ -271,7 +291,7 @@ class Examples:
     triggers: int
 
 
-Mark = Lines | Bins | Stack | Listing | Examples
+Mark = Lines | Curves | Bins | Stack | Listing | Examples
 
 
 @dataclass(frozen=True)
@@ -301,7 +321,7 @@ class Figure:
 
     @property
     def is_chart(self) -> bool:
-        return isinstance(self.mark, Lines | Bins | Stack)
+        return isinstance(self.mark, Lines | Curves | Bins | Stack)
 
     @property
     def anchor(self) -> str:

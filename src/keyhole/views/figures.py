@@ -23,7 +23,7 @@ import vl_convert
 from ..analyses import registry
 from ..analyses.beside import Other
 from ..analyses.measured import Measured
-from ..analyses.record import Bins, Figure, Lines, Row, Rows, Series, Shape, Stack, Verdict, present
+from ..analyses.record import Bins, Curves, Figure, Lines, Row, Rows, Series, Shape, Stack, Verdict, present
 from ..analyses.stats import rate_interval
 from ..common import files
 from ..errors import RunError
@@ -142,11 +142,11 @@ class Look:
         return chart
 
 
-def _chart(rows: Sequence[Row]) -> alt.Chart:
+def plotted(rows: Sequence[Row]) -> alt.Chart:
     return alt.Chart(alt.InlineData(values=list(rows)))
 
 
-def _colour(colours: dict[str, str]) -> alt.Color:
+def coloured(colours: dict[str, str]) -> alt.Color:
     """A colour for each series. A single series needs no legend: the axis says what it is."""
     scale = alt.Scale(domain=list(colours), range=list(colours.values()))
     return alt.Color("series:N", scale=scale, legend=alt.Legend() if len(colours) > 1 else None)
@@ -178,7 +178,7 @@ def _tips(form: str, *extra: str, layer: str = "layer") -> list[alt.Tooltip]:
     ]
 
 
-def _powers(low: float, high: float) -> list[float]:
+def powers(low: float, high: float) -> list[float]:
     """Where a logarithmic axis is labelled: at powers of ten, and between them if there are few."""
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     tens = [10.0**e for e in exponents if low <= 10.0**e <= high]
@@ -188,14 +188,14 @@ def _powers(low: float, high: float) -> list[float]:
 # Lines over the layers
 
 
-def _selected(rows: Rows, where: Any) -> list[Row]:
+def selected(rows: Rows, where: Any) -> list[Row]:
     return [row for row in rows if all(row[column] == wanted for column, wanted in where.items())]
 
 
 def _points(rows: Rows, series: Series, band: Any, least: float) -> list[Row]:
     """A point per row: its value and its interval, none of them below `least`. Without an interval the value stands for it."""
     points = []
-    for row in _selected(rows, series.where):
+    for row in selected(rows, series.where):
         value = row[series.y]
         if band == "wilson":
             ends = list(rate_interval(value, row["n"]))
@@ -240,7 +240,7 @@ def _lines(mark: Lines, rows: Rows, look: Look, others: Sequence[Beside] = ()) -
             wide += _points(rows, series, series.outer, least) if series.outer else []
     for baseline in levels:
         if isinstance(baseline.value, str):
-            known = present(_selected(rows, baseline.where), baseline.value)
+            known = present(selected(rows, baseline.where), baseline.value)
             found = [{"layer": r["layer"], "series": baseline.name, "value": r[baseline.value]} for r in known]
         else:
             value = baseline.value(shape) if callable(baseline.value) else baseline.value
@@ -267,7 +267,7 @@ def _lines(mark: Lines, rows: Rows, look: Look, others: Sequence[Beside] = ()) -
     high = max(map(mark.high, shapes)) if callable(mark.high) else mark.high
     axis, scale = alt.Axis(format=mark.format), alt.Scale()
     if mark.log and mark.low is not None and high is not None:
-        axis = alt.Axis(format=mark.format, values=_powers(mark.low, high))
+        axis = alt.Axis(format=mark.format, values=powers(mark.low, high))
         scale = alt.Scale(type="log", domain=[mark.low, high], nice=False)
     elif mark.low is not None and high is not None:
         scale = alt.Scale(domain=[mark.low, high])
@@ -287,28 +287,28 @@ def _layered(
     axis: alt.Axis,
     scale: alt.Scale,
 ) -> Chart:
-    x, colour, title = look.x(), _colour(colours), mark.y_title
+    x, colour, title = look.x(), coloured(colours), mark.y_title
     y = alt.Y("value:Q", title=title, axis=axis, scale=scale)
     marks = []
     for rows, opacity in ((wide, 0.12), (points, 0.2)):
         if rows:
-            band = _chart(rows).mark_area(opacity=opacity)
+            band = plotted(rows).mark_area(opacity=opacity)
             low = alt.Y("lo:Q", title=title, axis=axis, scale=scale)
             marks.append(band.encode(x=x, y=low, y2="hi:Q", color=colour))
     if level:
-        marks.append(_chart(level).mark_line(strokeDash=[5, 3], strokeWidth=1.4).encode(x=x, y=y, color=colour))
+        marks.append(plotted(level).mark_line(strokeDash=[5, 3], strokeWidth=1.4).encode(x=x, y=y, color=colour))
     if further:
         dash = _dashes(list(dict.fromkeys(point["run"] for point in further)), look)
         tips = [alt.Tooltip("run:N", title="run"), *_tips(mark.tooltip, "n", layer="own")]
-        line = _chart(further).mark_line(strokeWidth=1.3, opacity=0.9)
+        line = plotted(further).mark_line(strokeWidth=1.3, opacity=0.9)
         marks.append(line.encode(x=x, y=y, color=colour, strokeDash=dash))
-        dots = _chart(further).mark_point(filled=True, opacity=0.01, size=40)  # only to point at
+        dots = plotted(further).mark_point(filled=True, opacity=0.01, size=40)  # only to point at
         marks.append(dots.encode(x=x, y=y, color=colour, tooltip=tips))
         points = [{**point, "run": THIS} for point in points]
-        marks.append(_chart(points).mark_line(strokeWidth=1.8).encode(x=x, y=y, color=colour, strokeDash=dash))
+        marks.append(plotted(points).mark_line(strokeWidth=1.8).encode(x=x, y=y, color=colour, strokeDash=dash))
     else:
-        marks.append(_chart(points).mark_line(strokeWidth=1.8).encode(x=x, y=y, color=colour))
-    dots = _chart(points).mark_point(filled=True, opacity=1, size=24 if look.layers <= 40 else 10)
+        marks.append(plotted(points).mark_line(strokeWidth=1.8).encode(x=x, y=y, color=colour))
+    dots = plotted(points).mark_point(filled=True, opacity=1, size=24 if look.layers <= 40 else 10)
     marks.append(dots.encode(x=x, y=y, color=colour, tooltip=_tips(mark.tooltip, "n")))
     return look.finish(*marks)
 
@@ -333,13 +333,13 @@ def _bins(mark: Bins, rows: Rows, look: Look) -> Chart:
     total = sum(r["n"] for r in rows)
     mean = sum(r[mark.y] * r["n"] for r in rows) / total if total else 0.0
     level = [{"series": mark.overall, "x": x, "value": mean} for x in (start, high)]
-    colour = _colour({mark.name: look.palette.blue, mark.overall: look.palette.quiet})
+    colour = coloured({mark.name: look.palette.blue, mark.overall: look.palette.quiet})
 
     def x(column: str) -> alt.X:
         scale = alt.Scale(type="log" if logarithmic else "linear", domain=[start, high], nice=False)
         axis = alt.Axis(grid=False, tickCount=6, format="~g")
         if logarithmic:
-            axis = alt.Axis(grid=False, values=_powers(start, high), format="~g")
+            axis = alt.Axis(grid=False, values=powers(start, high), format="~g")
         return alt.X(f"{column}:Q", title=mark.x_title, scale=scale, axis=axis)
 
     y = alt.Y("value:Q", title=mark.y_title, axis=alt.Axis(format="~%"))
@@ -353,11 +353,11 @@ def _bins(mark: Bins, rows: Rows, look: Look) -> Chart:
         alt.Tooltip("n:Q", title=mark.noun, format=",d"),
     ]
     return look.finish(
-        _chart(level).mark_line(strokeDash=[5, 3], strokeWidth=1.4).encode(x=x("x"), y=y, color=colour),
-        _chart(points)
+        plotted(level).mark_line(strokeDash=[5, 3], strokeWidth=1.4).encode(x=x("x"), y=y, color=colour),
+        plotted(points)
         .mark_bar(opacity=0.2)
         .encode(x=x("a"), x2="b:Q", y=low_end, y2="hi:Q", color=colour, tooltip=tips),
-        _chart(points).mark_rule(strokeWidth=2.2).encode(x=x("a"), x2="b:Q", y=y, color=colour, tooltip=tips),
+        plotted(points).mark_rule(strokeWidth=2.2).encode(x=x("a"), x2="b:Q", y=y, color=colour, tooltip=tips),
     )
 
 
@@ -378,13 +378,13 @@ def _stack(mark: Stack, rows: Rows, look: Look) -> Chart:
             ends = list(rate_interval(min(1.0, sum(r[part.y] for part in mark.parts[: mark.whisker])), n))
         whiskers.append({"layer": r["layer"], "lo": ends[0], "hi": ends[1]})
     x, left = look.x(pad=0.5), look.x("left", pad=0.5)
-    colour = _colour({part.name: look.colour(part.colour) for part in mark.parts})
+    colour = coloured({part.name: look.colour(part.colour) for part in mark.parts})
 
     def y(column: str) -> alt.Y:
         return alt.Y(f"{column}:Q", title=mark.y_title, axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1]))
 
-    bar = _chart(bars).mark_bar().encode(x=left, x2="right:Q", y=y("y0"), y2="y1:Q", color=colour)
-    whisker = _chart(whiskers).mark_rule(strokeWidth=1.2, color=look.palette.ink)
+    bar = plotted(bars).mark_bar().encode(x=left, x2="right:Q", y=y("y0"), y2="y1:Q", color=colour)
+    whisker = plotted(whiskers).mark_rule(strokeWidth=1.2, color=look.palette.ink)
     return look.finish(bar.encode(tooltip=_tips(".1%", mark.size)), whisker.encode(x=x, y=y("lo"), y2="hi:Q"))
 
 
@@ -398,8 +398,12 @@ def draw(figure: Figure, rows: Rows, look: Look, others: Sequence[Beside] = ()) 
     if isinstance(mark, Lines):
         rows = _drawn(mark, rows)
         return _lines(mark, rows, look, others) if rows else None
+    if isinstance(mark, Curves):
+        from .curves import curves
+
+        return curves(mark, rows, look)
     if isinstance(mark, Bins):
-        rows = present(_selected(rows, mark.where), mark.lo, mark.hi, mark.y, "n")
+        rows = present(selected(rows, mark.where), mark.lo, mark.hi, mark.y, "n")
         return _bins(mark, rows, look) if rows else None
     if isinstance(mark, Stack):
         rows = present(rows, mark.size, *(part.y for part in mark.parts))
