@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from . import __version__
-from .commands import look, make, people, search, use
+from .commands import look, make, people, prune, search, use
 from .commands.help import FromRecords, Sentences
 
 app = typer.Typer(
@@ -29,6 +29,7 @@ app.command()(look.sql)
 app.command()(look.tokens)
 app.command()(search.search)
 app.command()(look.match)
+app.command()(prune.prune)
 app.command(cls=use.OwnText)(use.edit)
 app.command()(make.verify)
 app.command()(make.merge)

@@ -41,6 +41,8 @@ BUILT_IN = (
     "kinds",
     "patterns",
     "pattern_summary",
+    "pruning",
+    "pruned_kinds",
 )
 """Files of this folder, each with a record ANALYSIS, in the order in which they are run."""
 

@@ -17,7 +17,11 @@ import torch
 
 from ..errors import KeyholeError, MissingExtra, ModelError, UnsafeCheckpoint, UsageError
 from ..inputs.formats import first_line, shown
+from .families import family_of
+from .resize import shrink
 from .sites import path_of
+from .widths import read as read_widths
+from .widths import widths_of
 
 if TYPE_CHECKING:
     from .families import Family
@@ -109,16 +113,20 @@ def _read(
     if not len(tokenizer):
         raise ModelError(f"{shown(source)} has no tokenizer: fetch its tokenizer.json too.")
     stored = _stored_type(where, config)
-    lm, found = AutoModelForCausalLM.from_pretrained(
-        where,
-        config=config,
-        dtype=dtype,
-        use_safetensors=True,
-        ignore_mismatched_sizes=False,
-        output_loading_info=True,
-        **({"device_map": "auto"} if split else {}),
-        **options,
-    )
+    widths = widths_of(config, shown(source))
+    if widths is not None and os.path.isdir(where) and not split:
+        lm, found = read_widths(Path(where), _files(Path(where)), config, widths, dtype, trust_remote_code=trust)
+    else:
+        lm, found = AutoModelForCausalLM.from_pretrained(
+            where,
+            config=config,
+            dtype=dtype,
+            use_safetensors=True,
+            ignore_mismatched_sizes=False,
+            output_loading_info=True,
+            **({"device_map": "auto"} if split else {}),
+            **options,
+        )
     check_loaded(lm, found, family, shown(source))
     if elsewhere := [name for name, weight in lm.named_parameters() if weight.is_meta]:
         raise ModelError(
@@ -299,8 +307,11 @@ def compare_sizes(folder: Path, config: Any, name: str, trust: bool) -> None:
         )
     from transformers import AutoModelForCausalLM
 
+    widths = widths_of(config, name)
     with torch.device("meta"):
         lm = AutoModelForCausalLM.from_config(config, trust_remote_code=trust)
+        if widths is not None:
+            shrink(lm, family_of(config.model_type), widths)
     prefix = f"{lm.base_model_prefix}."
     for key, weight in lm.state_dict(keep_vars=True).items():
         shape = stored.get(key, stored.get(key.removeprefix(prefix)))

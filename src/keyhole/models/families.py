@@ -54,6 +54,10 @@ class Family:
     """a norm between the feed-forward output and the residual, if there is one"""
     attention_norm: Paths | None = None
     """a norm between the attention output and the residual, if there is one"""
+    width: str | None = "intermediate_size"
+    """the configuration's name for the cells per layer; None if it cannot be chosen"""
+    bias: str | None = None
+    """the configuration's name for whether the feed-forward projections have biases, if it is a setting of theirs alone"""
 
     @property
     def gated(self) -> bool:
@@ -90,6 +94,7 @@ _BLOOM = Family(
     "transformer.ln_f",
     key="mlp.dense_h_to_4h",
     function="mlp.gelu_impl",
+    width=None,
 )
 _GPT2 = Family(
     "transformer.h",
@@ -100,16 +105,17 @@ _GPT2 = Family(
     function="mlp.act",
     transposed=True,
     activation="activation_function",
+    width="n_inner",
 )
 
 FAMILIES: dict[str, Family] = {
     "bloom": _BLOOM,
-    "falcon": replace(_BLOOM, function="mlp.act", activation="activation"),
+    "falcon": replace(_BLOOM, function="mlp.act", activation="activation", width="ffn_hidden_size"),
     "gemma": _LLAMA,
     "gemma2": _NORMED,
     "gemma3_text": _NORMED,
     "gpt2": _GPT2,
-    "gpt_neo": replace(_GPT2, attention="attn.attention.out_proj", transposed=False),
+    "gpt_neo": replace(_GPT2, attention="attn.attention.out_proj", transposed=False, width="intermediate_size"),
     "gpt_neox": Family(
         "gpt_neox.layers",
         "mlp.dense_4h_to_h",
@@ -120,7 +126,7 @@ FAMILIES: dict[str, Family] = {
         activation="hidden_act",
     ),
     "gptj": replace(_GPT2, down="mlp.fc_out", attention="attn.out_proj", key="mlp.fc_in", transposed=False),
-    "llama": _LLAMA,
+    "llama": replace(_LLAMA, bias="mlp_bias"),
     "mistral": _LLAMA,
     "olmo": _LLAMA,
     "olmo2": _NORMED,
@@ -132,6 +138,7 @@ FAMILIES: dict[str, Family] = {
         key="fc1",
         function="activation_fn",
         activation="activation_function",
+        width="ffn_dim",
     ),
     "phi": Family(
         "model.layers",
@@ -145,7 +152,7 @@ FAMILIES: dict[str, Family] = {
     "phi3": _FUSED,
     "qwen2": _LLAMA,
     "qwen3": _LLAMA,
-    "smollm3": _LLAMA,
+    "smollm3": replace(_LLAMA, bias="mlp_bias"),
     "starcoder2": Family(
         "model.layers",
         "mlp.c_proj",

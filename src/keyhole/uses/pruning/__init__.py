@@ -1,0 +1,1 @@
+"""Pruning: which cells a model can do without, and what becomes of it."""

@@ -1,0 +1,171 @@
+"""What pruning does to a model: methods × shares, each measured on text that nothing was fitted to.
+
+One pass over the run's text gives the moments of a group of layers, and every method its order and its cuts. All cuts are made
+first; then the model is run once per method and share. The whole model is measured on the same tokens.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ...models.model import Model
+from ..losses import Change, Losses, batches, change, losses
+from ..texts import Window
+from .calibrate import calibrate, groups
+from .cuts import Cut, by_cost, can_have_biases, cut_of, masked, uniform
+from .methods import METHODS, Layer, Method, Order, layer_of
+
+Begin = Callable[[int], Callable[[int], None]]
+
+
+@dataclass
+class Plan:
+    """The orders of a method, and its cuts by share."""
+
+    method: Method
+    orders: list[Order] = field(default_factory=list)
+    cuts: dict[float, list[Cut]] = field(default_factory=dict)
+
+
+def plans(
+    model: Model,
+    names: Sequence[str],
+    shares: Sequence[float],
+    windows: Sequence[Window],
+    *,
+    whole: bool = False,
+    seed: int = 0,
+    begin: Begin = lambda total: lambda done: None,
+) -> dict[str, Plan]:
+    """The cuts of some methods at some shares of cells that go. `whole`: layers may keep different numbers of cells."""
+    methods = [METHODS[name] for name in names]
+    found = {method.name: Plan(method) for method in methods}
+    widths = [site.width for site in model.sites]
+    needs: dict[str, Any] = {
+        "pairs": any(method.pairs for method in methods),
+        "pull": any(method.pull for method in methods),
+        "seed": seed,
+    }
+    bias = can_have_biases(model)
+    counts = {
+        share: uniform(widths, share) for share in shares
+    }  # before any work: a share that is not possible is refused
+    passes = list(groups(model, bool(needs["pairs"])))
+    advance = begin(len(passes) * sum(len(window.ids) for window in windows))
+
+    def looked(layers: Sequence[int]) -> list[Layer]:
+        moments = calibrate(model, windows, layers, begin=lambda total: advance, **needs)
+        return [layer_of(model, layer, moments[layer], bias=bias) for layer in layers]
+
+    for layers in passes:
+        for layer in looked(layers):
+            for plan in found.values():
+                order = plan.method.order(layer, seed)
+                plan.orders.append(order)
+                if not whole:
+                    for share in shares:
+                        own = cut_of(layer, order, counts[share][layer.number], plan.method.repair)
+                        plan.cuts.setdefault(share, []).append(own)
+    if whole:
+        # how many go per layer is known after all layers were looked at
+        chosen = {
+            (plan.method.name, share): by_cost(widths, plan.orders, share, plan.method)
+            for plan in found.values()
+            for share in shares
+        }
+        for layers in passes:
+            for layer in looked(layers):
+                for plan in found.values():
+                    for share in shares:
+                        count = chosen[plan.method.name, share][layer.number]
+                        own = cut_of(layer, plan.orders[layer.number], count, plan.method.repair)
+                        plan.cuts.setdefault(share, []).append(own)
+    return found
+
+
+def measured(
+    model: Model, windows: Sequence[Window], before: Losses, cuts: Sequence[Cut], begin: Begin
+) -> tuple[Change, Losses]:
+    """What becomes of a model on a text if it is cut so."""
+    with masked(model, cuts):
+        after = losses(model, windows, begin)
+    return change(before, after), after
+
+
+def row(model: Model, method: str, cuts: Sequence[Cut], share: float, scope: str, found: Change) -> dict[str, Any]:
+    """What is stored of one method at one share."""
+    return {
+        "method": method,
+        "scope": scope,
+        "share": share,
+        "gone": sum(site.width - len(cut.stay) for site, cut in zip(model.sites, cuts, strict=True)),
+        "parameters": parameters(model) - removed(model, cuts),
+        "perplexity_before": found.before.value,
+        "perplexity": found.after.value,
+        "perplexity_lo": found.after.lo,
+        "perplexity_hi": found.after.hi,
+        "change": found.change.value,
+        "change_lo": found.change.lo,
+        "change_hi": found.change.hi,
+        "agreement": found.agreement.value,
+        "agreement_lo": found.agreement.lo,
+        "agreement_hi": found.agreement.hi,
+    }
+
+
+def parameters(model: Model) -> int:
+    """Weights of a model, shared ones once."""
+    return sum(weight.numel() for weight in model.lm.parameters())
+
+
+def removed(model: Model, cuts: Sequence[Cut]) -> int:
+    """Weights that go with the cells: of keys, values, gates and their biases."""
+    found = 0
+    for site, cut in zip(model.sites, cuts, strict=True):
+        own = site.values.shape[1]
+        for projection in filter(None, (site.key, site.up)):
+            own += projection.rows.shape[1] + int(getattr(projection.module, "bias", None) is not None)
+        found += own * (site.width - len(cut.stay))
+    return found
+
+
+# Speed
+
+TIMES = 7
+"""Runs of each model."""
+
+
+def speed(whole: Model, smaller: Model, windows: Sequence[Window]) -> dict[str, float]:
+    """Tokens per second of the two models' blocks, in turns on one batch of the text: medians, and their ratio with the smallest
+    and the largest of the turns."""
+    rows = batches(whole, windows)[0]
+    batch = whole.batch([windows[row].ids for row in rows])
+    tokens = sum(len(windows[row].ids) for row in rows)
+    took: dict[str, list[float]] = {"whole": [], "smaller": []}
+    for turn in range(TIMES + 1):
+        for name, model in (("whole", whole), ("smaller", smaller)):
+            _wait(model)
+            began = time.perf_counter()
+            model.forward(batch.ids)
+            _wait(model)
+            if turn:  # the first run makes what the later ones reuse
+                took[name].append(time.perf_counter() - began)
+    ratios = [a / b for a, b in zip(took["whole"], took["smaller"], strict=True)]
+    return {
+        "tokens_per_second_before": tokens / statistics.median(took["whole"]),
+        "tokens_per_second_after": tokens / statistics.median(took["smaller"]),
+        "faster": statistics.median(ratios),
+        "faster_least": min(ratios),
+        "faster_most": max(ratios),
+    }
+
+
+def _wait(model: Model) -> None:
+    if model.device.type == "cuda":
+        torch.cuda.synchronize(model.device)

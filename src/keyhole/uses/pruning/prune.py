@@ -1,0 +1,278 @@
+"""`keyhole prune`: a smaller model, and what it lost.
+
+The cells are chosen on the run's own text and the result is measured on other text. What was measured is stored in the run, so
+that tables, the report and the explorer show it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...common import notebook
+from ...common.checks import whole as whole_number
+from ...errors import ModelError, RunError, UsageError
+from ...models.model import SPLIT, Model
+from ...models.rerun import model_of
+from ...models.resize import check_resizable, width_setting
+from ...models.save import Saved, check_folder, logits, save
+from ...store import kinds as stored_kinds
+from ...store import layout, manifest, underway
+from ...store import pruning as stored
+from ...store.pruning import Gone, Pruning, Row
+from ...store.run import Run
+from ..losses import Losses, losses, shift
+from ..texts import MOST, fitted_and_measured, room_of
+from .cuts import Cut, check_share, cut, masked
+from .measure import Plan, measured, parameters, plans, row, speed
+from .methods import DEFAULT, METHODS
+
+SHARES = (0.05, 0.10, 0.25, 0.50)
+"""Of cells that go."""
+MEASURED = 1 << 15
+"""Tokens to measure on, at most, by default: a model is run over them once per method and share."""
+UNIFORM, GLOBAL = "uniform", "global"
+ALLOWED = 1e-4
+"""Largest relative difference of logits between a model that is cut and one that is masked: they add up the same numbers in
+another order. With half precision a hundred times that."""
+
+RIVAL = "flap"
+"""The method that the others are compared with, token by token."""
+
+Progress = Callable[[str, int], Callable[[int], None]]
+Texts = Sequence[str | os.PathLike[str]] | str | os.PathLike[str] | None
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What `prune` did."""
+
+    run: Run
+    row: Row
+    saved: Saved | None
+    kinds: list[Gone]
+    speed: dict[str, float]
+    weights_before: int
+
+
+def prune(
+    run: Run | str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    keep: float,
+    by: str = DEFAULT,
+    whole: bool = False,
+    valid: Texts = None,
+    fit_tokens: int = MOST,
+    tokens: int = MEASURED,
+    seed: int = 0,
+    dtype: str | None = None,
+    model: Model | str | os.PathLike[str] | None = None,
+    device: str = "auto",
+    trust_remote_code: bool = False,
+    force: bool = False,
+    progress: Progress = notebook.stages,
+) -> Pruned:
+    """Write a model that keeps this share of the cells of every layer, or with `whole` of all cells. It is measured on `valid`, else on
+    text of the run that the choice did not see. The tables `pruning` and `pruned_kinds` are made by `analyze`."""
+    check_methods([by])
+    share = _gone(keep)
+    check_folder(out, force=force)
+    with _held(run, progress) as (opened, begin):
+        asked = Asked(opened, model, device, trust_remote_code, valid, fit_tokens, tokens, seed)
+        check_folder(out, asked.model, force=force)
+        if not whole:
+            width_setting(asked.model.config, asked.model.family)
+        plan = asked.plans([by], [share], whole, begin)[by]
+        cuts, windows = plan.cuts[share], asked.windows
+        before = losses(asked.model, windows, _named(begin, "the whole model"))
+        found, _ = measured(asked.model, windows, before, cuts, _named(begin, "the pruned model"))
+        smaller = cut(asked.model, cuts)
+        _compare(asked.model, smaller, cuts)
+        scope = GLOBAL if whole else UNIFORM
+        about = {**row(asked.model, by, cuts, share, scope, found), **asked.about}
+        made = {
+            "made": "prune",
+            "fingerprint": asked.model.weights_fingerprint,
+            "keep": keep,
+            "method": by,
+            "scope": scope,
+            "cells_before": asked.model.cells.sizes,
+            "cells": smaller.cells.sizes,
+            "stay": [each.stay.tolist() for each in cuts],
+            "measured": about,
+        }
+        saved = save(smaller, out, made, dtype=dtype, force=force, trust_remote_code=trust_remote_code)
+        fast = speed(asked.model, smaller, windows)
+        result = stored.Row(**about, faster=fast["faster"], folder=saved.folder.name)
+        gone = kinds_gone(opened, by, cuts, share, scope)
+        stored.save(opened, Pruning([result], gone, by, scope), goes_at(asked.model, plan))
+    return Pruned(opened, result, saved, gone, fast, parameters(asked.model))
+
+
+def curve(
+    run: Run | str | os.PathLike[str],
+    *,
+    by: Sequence[str] | None = None,
+    shares: Sequence[float] = SHARES,
+    whole: bool = False,
+    valid: Texts = None,
+    fit_tokens: int = MOST,
+    tokens: int = MEASURED,
+    seed: int = 0,
+    model: Model | str | os.PathLike[str] | None = None,
+    device: str = "auto",
+    trust_remote_code: bool = False,
+    progress: Progress = notebook.stages,
+) -> Run:
+    """Measure every method at some shares of cells that go. No model is written."""
+    names = list(by or METHODS)
+    check_methods(names)
+    if not shares:
+        raise UsageError("No shares were given. Give some of the cells that go: --shares 0.05,0.25")
+    for share in shares:
+        check_share(share)
+    scope = GLOBAL if whole else UNIFORM
+    with _held(run, progress) as (opened, begin):
+        asked = Asked(opened, model, device, trust_remote_code, valid, fit_tokens, tokens, seed)
+        found = asked.plans(names, list(shares), whole, begin)
+        before = losses(asked.model, asked.windows, _named(begin, "the whole model"))
+        advance = begin("pruned models", len(names) * len(shares) * asked.other.tokens)
+        rows: list[Row] = []
+        gone: list[Gone] = []
+        flap: dict[float, Losses] = {}
+        for name in sorted(names, key=lambda name: name != RIVAL):  # the rival first: the others are compared with it
+            for share in shares:
+                cuts = found[name].cuts.pop(share)
+                changed, after = measured(asked.model, asked.windows, before, cuts, lambda total: advance)
+                if name == RIVAL:
+                    flap[share] = after
+                over = over_flap(flap.get(share), after) if name != RIVAL else {}
+                rows.append(stored.Row(**row(asked.model, name, cuts, share, scope, changed), **over, **asked.about))
+                gone += kinds_gone(opened, name, cuts, share, scope)
+        rows.sort(key=lambda row: (names.index(row.method), row.share))
+        chosen = found[DEFAULT if DEFAULT in found else names[0]]
+        stored.save(opened, Pruning(rows, gone, chosen.method.name, scope), goes_at(asked.model, chosen))
+    return opened
+
+
+# What is asked
+
+
+def check_methods(names: Sequence[str]) -> None:
+    for name in names:
+        if name not in METHODS:
+            raise UsageError(f"There is no method '{name}' of pruning. The methods are: {', '.join(METHODS)}.")
+
+
+def _gone(keep: float) -> float:
+    if not 0 < keep < 1:
+        raise UsageError(f"--keep is {keep:g}: it must be a share of the cells above 0 and below 1, such as 0.75.")
+    return round(1 - keep, 12)
+
+
+class Asked:
+    """The model of a run, the text that cells are chosen on, and the text that the result is measured on."""
+
+    def __init__(
+        self,
+        run: Run,
+        model: Model | str | os.PathLike[str] | None,
+        device: str,
+        trust: bool,
+        valid: Texts,
+        fit_tokens: int,
+        tokens: int,
+        seed: int,
+    ) -> None:
+        if device == SPLIT or (isinstance(model, Model) and model.split):
+            raise UsageError("Pruning needs the model on one device: --device cuda or cpu, not split.")
+        fit_tokens, tokens = whole_number("fit_tokens", fit_tokens, 1), whole_number("tokens", tokens, 1)
+        self.seed = whole_number("seed", seed, 0)
+        self.model = model_of(run, model, device=device, trust_remote_code=trust)
+        check_resizable(self.model.sites, self.model.source)
+        names = [valid] if isinstance(valid, (str, os.PathLike)) else valid
+        self.fitted, self.other = fitted_and_measured(
+            run, self.model, names, fitted=fit_tokens, measured=tokens, seed=self.seed
+        )
+        self.room = room_of(self.model)
+        self.windows = self.other.windows(self.room)
+
+    def plans(self, names: list[str], shares: list[float], whole: bool, begin: Progress) -> dict[str, Plan]:
+        windows = self.fitted.windows(self.room)
+        advance = _named(begin, "calibrating")
+        return plans(self.model, names, shares, windows, whole=whole, seed=self.seed, begin=advance)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What a row says of the text."""
+        text = self.other.files or self.other.source
+        return {"text": text, "tokens": self.other.tokens, "fitted": self.fitted.tokens, "seed": self.seed}
+
+
+def _compare(model: Model, smaller: Model, cuts: Sequence[Cut]) -> None:
+    """Refuse a cut model that does not compute what the masked one does."""
+    with masked(model, cuts):
+        expected = logits(model)
+    difference = float((logits(smaller) - expected).norm() / expected.norm().clamp_min(1e-30))
+    allowed = ALLOWED if model.dtype.itemsize == 4 else 100 * ALLOWED
+    if not difference <= allowed:
+        raise ModelError(
+            f"The pruned model's logits differ from those of the masked one by {difference:.2e}, relative, and at most {allowed:.0e} is "
+            f"rounding. This is an error of Keyhole for '{model.config.model_type}'; please report it. Nothing was written."
+        )
+
+
+def kinds_gone(run: Run, method: str, cuts: Sequence[Cut], share: float, scope: str) -> list[Gone]:
+    """How many cells of each kind go; nothing if the kinds were not computed."""
+    kinds = stored_kinds.of(run)
+    if kinds is None:
+        return []
+    gone = np.ones(len(run.cells), bool)
+    for layer, each in enumerate(cuts):
+        gone[run.cells.span(layer)][each.stay.numpy()] = False
+    labelled = {name: kinds.has(name) for name in stored_kinds.NAMES}
+    labelled[stored_kinds.NONE] = np.asarray(kinds.labels) == 0
+    return [Gone(method, scope, share, name, int(has.sum()), int((has & gone).sum())) for name, has in labelled.items()]
+
+
+def over_flap(flap: Losses | None, after: Losses) -> dict[str, Any]:
+    """How much less a method loses than FLAP does, in nats per token."""
+    if flap is None:
+        return {}
+    found = shift(after, flap)
+    return {"over_flap": found.value, "over_flap_lo": found.lo, "over_flap_hi": found.hi}
+
+
+def goes_at(model: Model, plan: Plan) -> npt.NDArray[np.float32]:
+    """[cells] the share of its layer's cells that are gone once a cell is; 1 for the cells that go last."""
+    found = np.ones(len(model.cells), np.float32)
+    for layer, order in enumerate(plan.orders):
+        span = found[model.cells.span(layer)]
+        span[order.cells.numpy()] = np.arange(1, len(order.cells) + 1) / len(span)
+    return found
+
+
+@contextlib.contextmanager
+def _held(run: Run | str | os.PathLike[str], progress: Progress) -> Iterator[tuple[Run, Progress]]:
+    """The run, locked while something is measured that is stored in it."""
+    path = run.path if isinstance(run, Run) else Path(run)
+    manifest.read_manifest(path)
+    with layout.locked(path) as held:
+        watched = underway.Note(held, ["pruning"]).watching(progress)
+        layout.drop_damaged(path)
+        opened = run if isinstance(run, Run) else Run(path)
+        if opened.manifest["config"].get("shard"):
+            raise RunError(f"{opened.path} is one shard of a scan. Merge the shards first (keyhole merge).")
+        yield opened, watched
+
+
+def _named(begin: Progress, what: str) -> Callable[[int], Callable[[int], None]]:
+    return lambda total: begin(what, total)

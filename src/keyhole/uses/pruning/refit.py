@@ -1,0 +1,105 @@
+"""Cells that the others can take over: which go, and which values the others then get.
+
+A layer adds y = Σ m_i·v_i + b. If the cells P go, the cells S that stay get new values V′_S and a new bias b′, those for which
+
+    E‖y′ − y‖²   is smallest:   V′_S = V_S + C_SS⁻¹·C_SP·V_P,   b′ = b + Σ_i μ_i·(v_i − v′_i)
+
+C is the covariance of the coefficients and μ their mean over the text. This is least squares on the layer's own output; no
+gradient step is made. A share `RIDGE` of C's mean diagonal is added to it, because the text is a sample.
+
+Which cells go is decided one block after the other. If a cell goes while the others take over what they can, the output loses
+
+    cost_i = v_iᵀ·F·v_i / [C⁻¹]_ii
+
+where v_i is its value as it is by then. 1 / [C⁻¹]_ii is the variance of its coefficient that the coefficients of the others do
+not explain: a cell whose key fires as other keys do is cheap. v_iᵀFv_i says what its value does to the prediction: F is the Fisher
+information of the next token's distribution in the layer's output (`calibrate.py`), so a value that the rest of the model does
+not read is cheap, however long it is. After each block, C⁻¹ and the values are those of the cells that are left (the optimal
+brain surgeon's step), so of two cells with the same key the first to go makes the other one dear.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+RIDGE = 0.01
+"""Of the mean variance of a layer's coefficients."""
+FISHER_RIDGE = 0.001
+"""Of the mean diagonal of the Fisher information."""
+BLOCK = 1 / 128
+"""The share of a layer's cells that goes in one step."""
+
+
+def covariance(pairs: Tensor, mean: Tensor, count: int, *, centred: bool) -> Tensor:
+    """[cells, cells], float64, with the ridge. Without a bias that can follow, the second moment takes its place."""
+    found = pairs.double() / count
+    if centred:
+        mean = mean.to(found.device)
+        found = found - torch.outer(mean, mean)
+    found.diagonal().add_(RIDGE * found.diagonal().mean().clamp_min(1e-30))
+    return found
+
+
+@torch.no_grad()
+def refit_order(
+    pairs: Tensor,
+    mean: Tensor,
+    count: int,
+    values: Tensor,
+    pull: Tensor | None,
+    *,
+    centred: bool = True,
+    block: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """All cells but one in the order in which they go, and what each costs."""
+    cells = len(values)
+    inverse = torch.cholesky_inverse(torch.linalg.cholesky(covariance(pairs, mean, count, centred=centred))).float()
+    seen = values.float() @ _root(pull, values)
+    block = block or max(1, round(BLOCK * cells))
+    there = torch.arange(cells, device=values.device)
+    order: list[Tensor] = []
+    costs: list[Tensor] = []
+    while len(there) > 1:
+        cost = seen.square().sum(1) / inverse.diagonal().clamp_min(1e-30)
+        cheap = cost.argsort(stable=True)[: min(block, len(there) - 1)]
+        order.append(there[cheap])
+        costs.append(cost[cheap])
+        stay = torch.ones(len(there), dtype=torch.bool, device=values.device)
+        stay[cheap] = False
+        taken = torch.linalg.solve(inverse[cheap][:, cheap].double(), inverse[cheap][:, stay].double()).float()
+        seen = seen[stay] - taken.T @ seen[cheap]
+        inverse = inverse[stay][:, stay] - inverse[stay][:, cheap] @ taken
+        there = there[stay]
+    if not order:
+        return torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.float64)
+    found = torch.cat(costs).double().cpu()
+    return torch.cat(order).cpu(), found.cummax(0).values
+
+
+def _root(pull: Tensor | None, values: Tensor) -> Tensor:
+    """A matrix R with R·Rᵀ = F, so that ‖v·R‖² = vᵀFv; without a Fisher information the unit matrix."""
+    size = values.shape[1]
+    if pull is None:
+        return torch.eye(size, device=values.device)
+    fisher = pull.double().to(values.device)
+    fisher.diagonal().add_(FISHER_RIDGE * fisher.diagonal().mean().clamp_min(1e-30))
+    root: Tensor = torch.linalg.cholesky(fisher)
+    return root.float()
+
+
+@torch.no_grad()
+def refitted(
+    pairs: Tensor, mean: Tensor, count: int, values: Tensor, stay: Tensor, *, centred: bool = True
+) -> tuple[Tensor, Tensor | None]:
+    """The values [cells that stay, model] by least squares, and what is added to the bias, None if it cannot follow."""
+    cov = covariance(pairs, mean, count, centred=centred)
+    gone = torch.ones(len(values), dtype=torch.bool, device=values.device)
+    gone[stay] = False
+    old = values.double()
+    within = torch.linalg.cholesky(cov[stay][:, stay])
+    new = old[stay] + torch.cholesky_solve(cov[stay][:, gone] @ old[gone], within)
+    if not centred:
+        return new.to(values.dtype), None
+    mean = mean.to(old)
+    return new.to(values.dtype), (mean @ old - mean[stay] @ new).to(values.dtype)

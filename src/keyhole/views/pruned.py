@@ -1,0 +1,122 @@
+"""What pruning did, in a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ..analyses.claims import percent
+from ..analyses.pruning import TITLES, _last
+from ..common.output import printable
+from ..store import kinds
+
+if TYPE_CHECKING:
+    from ..uses.pruning.prune import Pruned
+
+
+def pruned(done: Pruned) -> RenderableType:
+    """One pruned model."""
+    row, saved, fast = done.row, done.saved, done.speed
+    folder = "" if saved is None else printable(str(saved.folder))
+    size = "" if saved is None else f", {saved.bytes / 1e6:,.0f} MB as {saved.dtype}"
+    table = Table(box=None, padding=(0, 2), show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    table.add_row(
+        "cells",
+        f"{row.gone:,} of {len(done.run.cells):,} are gone ({percent(row.share)}), by {TITLES.get(row.method, row.method)}, {row.scope}",
+    )
+    table.add_row("weights", f"{done.weights_before / 1e6:,.1f} → {row.parameters / 1e6:,.1f} million{size}")
+    table.add_row(
+        "perplexity",
+        f"{row.perplexity_before:.2f} → {row.perplexity:.2f}, {_change(row.change)}{_ends(row.change_lo, row.change_hi)}",
+    )
+    table.add_row(
+        "agreement",
+        f"{percent(row.agreement)}{_ends(row.agreement_lo, row.agreement_hi)} of the tokens have the same first choice",
+    )
+    table.add_row(
+        "speed",
+        f"{fast['faster']:.2f}× the whole model ({fast['faster_least']:.2f} to {fast['faster_most']:.2f}), blocks only",
+    )
+    where = {"held out": "what the scan held out", "set aside": "documents of the run that nothing was chosen on"}.get(
+        row.text, row.text
+    )
+    about = f"Measured on {row.tokens:,} tokens of {printable(where)}; cells chosen on {row.fitted:,} tokens. 95 % intervals over documents."
+    parts: list[RenderableType] = [
+        Text(f"{folder}: a model with {percent(1 - row.share)} of the cells", style="bold"),
+        table,
+        Text(about, style="dim"),
+    ]
+    if done.kinds:
+        parts += [Text(), _kinds([msgspec.to_builtins(each) for each in done.kinds], row.share)]
+    load = (
+        "transformers.AutoModelForCausalLM.from_pretrained"
+        if row.scope == "uniform"
+        else "keyhole.load (layers differ in width, so transformers alone does not read it)"
+    )
+    parts += [Text(), Text(f"Load it: {load}({folder!r})")]
+    return Group(*parts)
+
+
+def curve(rows: list[dict[str, Any]], gone: list[dict[str, Any]], path: str) -> RenderableType:
+    """Methods × shares: change of the perplexity, and agreement."""
+    last = _last(rows)
+    shares = sorted({row["share"] for row in last})
+    table = Table(box=None, padding=(0, 1))
+    table.add_column("cells that go")
+    for share in shares:
+        table.add_column(percent(share), justify="right", no_wrap=True)
+    for method in dict.fromkeys(row["method"] for row in last):
+        own = {row["share"]: row for row in last if row["method"] == method}
+        cells = [_cell(own.get(share)) for share in shares]
+        table.add_row(TITLES.get(method, method), *cells, style="bold" if method == "refit" else None)
+    first = last[-1]
+    head = f"Perplexity {first['perplexity_before']:.2f}; its change without a share of the cells (95 % interval over documents), and below it the share of tokens with the same first choice."
+    parts: list[RenderableType] = [Text(head), Text(), table]
+    chosen = [row for row in gone if row["method"] == "refit" and row["share"] == 0.25]
+    if chosen:
+        parts += [Text(), _kinds(chosen, 0.25)]
+    parts += [Text(), Text(f"keyhole table {printable(path)} pruning", style="dim")]
+    return Group(*parts)
+
+
+def _kinds(rows: list[dict[str, Any]], share: float) -> RenderableType:
+    titles = {kind.name: kind.title for kind in kinds.KINDS} | {kinds.NONE: "none of these"}
+    known = sorted((row for row in rows if row["cells"]), key=lambda row: -row["gone"] / row["cells"])
+    told = ", ".join(f"{titles.get(row['kind'], row['kind'])} {percent(row['gone'] / row['cells'])}" for row in known)
+    return Text(f"By kind, share that goes (of all cells {percent(share)}): {told}")
+
+
+def _cell(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return "–"
+    return f"{_change(row['change'])}{_ends(row['change_lo'], row['change_hi'])}\n{percent(row['agreement'])}"
+
+
+def _change(value: float) -> str:
+    return ("+" if value >= 0 else "") + percent(value)
+
+
+def _ends(lo: float | None, hi: float | None) -> str:
+    return (
+        "" if lo is None or hi is None else f" ({percent(lo).removesuffix(' %')} to {percent(hi).removesuffix(' %')})"
+    )
+
+
+def as_json(done: Pruned) -> dict[str, Any]:
+    saved = done.saved
+    return {
+        **msgspec.to_builtins(done.row),
+        "weights_before": done.weights_before,
+        "kinds": msgspec.to_builtins(done.kinds),
+        "speed": done.speed,
+        "out": None if saved is None else str(saved.folder),
+        "dtype": None if saved is None else saved.dtype,
+        "bytes": None if saved is None else saved.bytes,
+        "difference": None if saved is None else saved.difference,
+    }

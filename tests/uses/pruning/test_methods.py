@@ -1,0 +1,264 @@
+"""Every method of pruning on a layer small enough to do by hand, and refit against brute force."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+
+from keyhole.uses.pruning import methods
+from keyhole.uses.pruning.calibrate import Moments
+from keyhole.uses.pruning.cuts import cut_of
+from keyhole.uses.pruning.methods import METHODS, Layer
+from keyhole.uses.pruning.refit import RIDGE, covariance, refit_order, refitted
+
+
+def layer(
+    m: list[list[float]] | Tensor,
+    keys: list[list[float]],
+    values: list[list[float]],
+    ups: list[list[float]] | None = None,
+) -> Layer:
+    """A layer whose coefficients over a text are the rows of m."""
+    rows = torch.as_tensor(m, dtype=torch.float32)
+    moments = Moments(
+        len(rows), rows.double().sum(0), rows.double().abs().sum(0), rows.double().square().sum(0), rows.T @ rows
+    )
+    made = [torch.tensor(each) if each is not None else None for each in (keys, ups, values)]
+    return Layer(0, made[0], made[1], made[2], moments)  # type: ignore[arg-type]
+
+
+# coefficients of three cells over four tokens, keys [3, 2], values [3, 2]
+M = [[1.0, 0.0, 2.0], [1.0, 4.0, 0.0], [1.0, 0.0, 0.0], [1.0, 0.0, 2.0]]
+KEYS = [[3.0, 4.0], [1.0, 0.0], [0.0, -2.0]]
+VALUES = [[3.0, 4.0], [0.0, 1.0], [2.0, 0.0]]
+
+
+def scores(name: str, of: Layer) -> list[float]:
+    """The scores of the cells by a method, by cell."""
+    order = METHODS[name].order(of, 0)
+    found = torch.empty(of.cells, dtype=torch.float64)
+    found[order.cells] = order.costs
+    assert order.costs.tolist() == sorted(order.costs.tolist())
+    return [round(float(each), 6) for each in found]
+
+
+def test_magnitude_is_the_product_of_the_norms() -> None:
+    assert scores("magnitude", layer(M, KEYS, VALUES)) == [5 * 5, 1 * 1, 2 * 2]
+
+
+def test_magnitude_of_a_gated_cell_has_all_three_norms() -> None:
+    ups = [[0.0, 2.0], [3.0, 0.0], [1.0, 0.0]]
+    assert scores("magnitude", layer(M, KEYS, VALUES, ups)) == [5 * 2 * 5, 1 * 3 * 1, 2 * 1 * 2]
+
+
+def test_maxabs_adds_the_largest_weight_and_the_size_of_the_smallest() -> None:
+    # max + |min|: 4 + |3|, 1 + |0|, 0 + |−2|
+    assert scores("maxabs", layer(M, KEYS, VALUES)) == [7, 1, 2]
+
+
+def test_maxabs_of_a_gated_cell_adds_both_projections() -> None:
+    ups = [[-1.0, 2.0], [3.0, 0.0], [1.0, 5.0]]
+    assert scores("maxabs", layer(M, KEYS, VALUES, ups)) == [7 + 3, 1 + 3, 2 + 6]
+
+
+def test_wanda_is_the_mean_weight_times_the_root_mean_square_of_the_coefficient() -> None:
+    # mean |v|: 3.5, 0.5, 1; √mean(m²): 1, √(16/4), √(8/4)
+    assert scores("wanda", layer(M, KEYS, VALUES)) == [3.5, 1.0, round(2**0.5, 6)]
+
+
+def test_flap_is_the_variance_times_the_squared_norm() -> None:
+    # variances with n − 1: 0, 4 (mean 1: 9+1+1+1 over 3), 4/3 (mean 1: 1+1+1+1 over 3)
+    assert scores("flap", layer(M, KEYS, VALUES)) == [0.0, 4.0 * 1, round(4 / 3 * 4, 6)]
+
+
+def test_activity_and_its_square() -> None:
+    of = layer([[-row[0], row[1], row[2]] for row in M], KEYS, VALUES)
+    assert scores("activity", of) == [1 * 5, 1 * 1, 1 * 2]
+    assert scores("square", of) == [1 * 25, 4 * 1, 2 * 4]
+
+
+def test_random_is_seeded_and_differs_between_layers() -> None:
+    one = layer(torch.rand(5, 40), [[1.0, 0.0]] * 40, [[1.0, 0.0]] * 40)
+    other = Layer(1, one.keys, None, one.values, one.moments)
+    orders = [
+        tuple(methods.random(each, seed).cells.tolist()) for each, seed in ((one, 0), (one, 0), (one, 1), (other, 0))
+    ]
+    assert orders[0] == orders[1]
+    assert len(set(orders)) == 3
+
+
+def test_flap_puts_what_cells_added_on_average_into_the_bias() -> None:
+    of = layer(M, KEYS, VALUES)
+    cut = cut_of(of, METHODS["flap"].order(of, 0), 1, "mean")
+    assert cut.stay.tolist() == [1, 2]
+    assert cut.bias is not None
+    assert cut.bias.tolist() == [3.0, 4.0]  # cell 0 always adds 1 · (3, 4)
+
+
+def test_without_a_place_for_a_bias_nothing_takes_over() -> None:
+    of = layer(M, KEYS, VALUES)
+    of = Layer(0, of.keys, None, of.values, of.moments, refittable_bias=False)
+    assert cut_of(of, METHODS["flap"].order(of, 0), 1, "mean").bias is None
+
+
+def test_dead_cells_go_first_then_the_less_active_duplicate_and_its_twin_takes_its_value() -> None:
+    m = [[1.0, 2.0, 0.0, 0.5], [2.0, 4.0, 0.0, 0.0], [3.0, 6.0, 0.0, 0.1]]
+    keys = [[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.0, 1.0]]
+    values = [[1.0, 1.0], [2.0, 2.0], [5.0, 0.0], [1.0, -1.0]]
+    of = layer(m, keys, values)
+    order = METHODS["duplicates"].order(of, 0)
+    assert order.cells.tolist() == [2, 0, 3, 1]  # dead; the twin of cell 1; by activity
+    assert order.twins is not None
+    assert order.twins.tolist() == [-1, 1, -1, -1]
+    cut = cut_of(of, order, 2, "merge")
+    assert cut.stay.tolist() == [1, 3]
+    assert cut.values is not None
+    # m_0 = m_1 / 2, so the twin gets half of v_0: nothing at all is lost
+    assert torch.allclose(cut.values[0], torch.tensor([2.5, 2.5]))
+    assert torch.allclose(torch.tensor(m)[:, [1, 3]] @ cut.values, torch.tensor(m) @ torch.tensor(values))
+
+
+def test_the_sign_of_a_gated_twin_is_a_convention() -> None:
+    """(up, v) → (−up, −v) is the same cell: its twin takes it over whichever sign it has."""
+    m = torch.tensor([[1.0, 1.0, 0.2], [2.0, 2.0, 0.0], [3.0, 3.0, 0.1]])
+    keys, ups, values = ([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]] for _ in range(3))
+    turned_m = m * torch.tensor([-1.0, 1.0, 1.0])
+    turned_ups, turned_values = ([[-1.0, 0.0], *each[1:]] for each in (ups, values))
+    for rows, up, value in ((m, ups, values), (turned_m, turned_ups, turned_values)):
+        of = layer(rows, keys, value, up)
+        order = METHODS["duplicates"].order(of, 0)
+        assert order.cells[0] == 0
+        cut = cut_of(of, order, 1, "merge")
+        assert cut.values is not None
+        assert torch.allclose(rows[:, cut.stay] @ cut.values, rows @ torch.tensor(value))
+
+
+# Refit
+
+
+def redundant(cells: int = 8, tokens: int = 400, rank: int = 4) -> tuple[Tensor, Tensor]:
+    """Coefficients of which some explain others, and values."""
+    random = torch.Generator().manual_seed(3)
+    m = torch.randn(tokens, rank, generator=random) @ torch.randn(rank, cells, generator=random)
+    return m + 0.3 * torch.randn(tokens, cells, generator=random) + 1.0, torch.randn(cells, 5, generator=random)
+
+
+def lost(m: Tensor, values: Tensor, stay: list[int]) -> float:
+    """What the best values and bias for these cells still lose of the output, with the ridge: found by solving the whole problem."""
+    m, values = m.double(), values.double()
+    centred = m - m.mean(0)
+    cov = centred.T @ centred / len(m)
+    cov += RIDGE * cov.diagonal().mean() * torch.eye(len(cov))
+    new = torch.linalg.solve(cov[stay][:, stay], cov[stay] @ values)
+    left = values.clone()
+    left[stay] -= new
+    return float((left * (cov @ left)).sum())
+
+
+def test_refitted_values_are_those_of_least_squares() -> None:
+    m, values = redundant()
+    stay = torch.tensor([0, 2, 3, 5, 7])
+    found, bias = refitted(m.T @ m, m.double().mean(0), len(m), values, stay)
+    y = m.double() @ values.double()
+    # the ridge as rows of its own, so that a plain least-squares solver has the same problem
+    centred = m.double() - m.double().mean(0)
+    cov = centred.T @ centred / len(m)
+    extra = (RIDGE * cov.diagonal().mean() * len(m)) ** 0.5
+    rows = torch.cat([centred[:, stay], extra * torch.eye(8, dtype=torch.float64)[:, stay]])
+    asked = torch.cat([y - y.mean(0), extra * values.double()])
+    expected = torch.linalg.lstsq(rows, asked).solution
+    assert torch.allclose(found.double(), expected, atol=1e-4)
+    assert bias is not None
+    assert torch.allclose((m[:, stay] @ found + bias).mean(0), y.mean(0).float(), atol=1e-4)
+
+
+def test_refitting_never_loses_more_than_leaving_the_values_alone() -> None:
+    m, values = redundant()
+    stay = torch.tensor([1, 3, 4, 6])
+    found, bias = refitted(m.T @ m, m.double().mean(0), len(m), values, stay)
+    assert bias is not None
+    y = m @ values
+    refit_error = (m[:, stay] @ found + bias - y).square().mean()
+    gone = [cell for cell in range(8) if cell not in stay]
+    mean_error = (m[:, stay] @ values[stay] + (m[:, gone] @ values[gone]).mean(0) - y).square().mean()
+    assert refit_error < mean_error
+
+
+def test_the_first_cell_to_go_is_the_one_that_the_others_take_over_best() -> None:
+    """Costs against brute force: the whole least-squares problem solved for every choice of one cell, again and again."""
+    m, values = redundant()
+    order, costs = refit_order(m.T @ m, m.double().mean(0), len(m), values, None, block=1)
+    there = list(range(8))
+    whole = 0.0
+    for cell, cost in zip(order.tolist(), costs.tolist(), strict=True):
+        every = {each: lost(m, values, [other for other in there if other != each]) for each in there}
+        assert cell == min(every, key=lambda each: every[each])
+        # of the first few, costs add up to what is lost in all
+        assert cost == pytest.approx(every[cell] - whole, rel=2e-3, abs=1e-4) or cost >= every[cell] - whole
+        whole = every[cell]
+        there.remove(cell)
+    assert len(order) == 7
+
+
+def test_an_exact_copy_costs_next_to_nothing_and_its_twin_then_much() -> None:
+    m, values = redundant(cells=6, rank=6)
+    m = torch.cat([m, 2 * m[:, :1]], 1)
+    values = torch.cat([values, values[:1]])
+    order, costs = refit_order(m.T @ m, m.double().mean(0), len(m), values, None, block=1)
+    assert order[0] in (0, 6)
+    others = [cell for cell in order.tolist() if cell in (0, 6)]
+    assert len(others) == 1 or order.tolist().index(others[1]) > 1
+    assert costs[0] < 0.2 * costs[1]
+
+
+def test_a_value_that_nothing_reads_goes_first() -> None:
+    """With the Fisher information of an output whose first direction alone matters, a long value along another one is cheap."""
+    random = torch.Generator().manual_seed(0)
+    m = torch.randn(300, 3, generator=random)
+    values = torch.tensor([[1.0, 0.0], [0.0, 20.0], [2.0, 0.0]])
+    pull = torch.tensor([[1.0, 0.0], [0.0, 0.0]])
+    assert refit_order(m.T @ m, m.double().mean(0), 300, values, pull, block=1)[0].tolist() == [1, 0]
+    assert refit_order(m.T @ m, m.double().mean(0), 300, values, None, block=1)[0].tolist() == [0, 2]
+
+
+def test_without_a_bias_the_second_moment_is_what_counts() -> None:
+    m, values = redundant()
+    stay = torch.tensor([0, 1, 2, 4, 5])
+    found, bias = refitted(m.T @ m, m.double().mean(0), len(m), values, stay, centred=False)
+    assert bias is None
+    y = m @ values
+    gone = [3, 6, 7]
+    plain = (m[:, stay] @ values[stay] - y).square().mean()
+    assert (m[:, stay] @ found - y).square().mean() < plain
+    assert len(gone) + len(stay) == 8
+
+
+def test_blocks_and_single_steps_agree_where_cells_are_independent() -> None:
+    random = torch.Generator().manual_seed(1)
+    m = torch.linalg.qr(torch.randn(600, 20, generator=random)).Q * 600**0.5
+    values = torch.randn(20, 6, generator=random) * torch.linspace(0.1, 3, 20)[:, None]
+    one = refit_order(m.T @ m, m.double().mean(0), 600, values, None, block=1, centred=False)[0]
+    some = refit_order(m.T @ m, m.double().mean(0), 600, values, None, block=5, centred=False)[0]
+    assert one.tolist() == some.tolist()
+
+
+def test_every_subset_is_worse_than_the_one_that_is_kept_in_a_case_by_hand() -> None:
+    """Three cells, two of them alike: of all pairs that can stay, one of each kind is the best, and refit keeps it."""
+    random = torch.Generator().manual_seed(5)
+    base = torch.randn(500, 2, generator=random)
+    m = torch.stack([base[:, 0], base[:, 0] + 0.05 * torch.randn(500, generator=random), base[:, 1]], 1)
+    values = torch.tensor([[1.0, 0.0], [1.1, 0.0], [0.0, 0.9]])
+    best = min(itertools.combinations(range(3), 2), key=lambda stay: lost(m, values, list(stay)))
+    gone = refit_order(m.T @ m, m.double().mean(0), 500, values, None, block=1)[0][0]
+    assert {0, 1, 2} - {int(gone)} == set(best)
+    assert int(gone) in (0, 1)
+
+
+def test_covariance_has_the_ridge_on_its_diagonal() -> None:
+    m, _ = redundant()
+    plain = torch.cov(m.double().T, correction=0)
+    expected = plain + RIDGE * plain.diagonal().mean() * torch.eye(8)
+    assert torch.allclose(covariance(m.T @ m, m.double().mean(0), len(m), centred=True), expected, atol=1e-4)
