@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .store.run import Run as open
     from .uses import prompt
     from .uses.generate import generate
+    from .uses.pruning.prune import prune, prune_curve
     from .views.report import write as report
 
 _MODULES = {
@@ -54,6 +55,8 @@ _WHERE = {
     "generate": "uses.generate",
     "load": "models.load",
     "merge": "scanning.merge",
+    "prune": "uses.pruning.prune",
+    "prune_curve": "uses.pruning.prune",
     "scan": "scanning.scan",
     "verify": "scanning.verify",
 }
@@ -77,6 +80,8 @@ __all__ = [
     "merge",
     "open",
     "prompt",
+    "prune",
+    "prune_curve",
     "report",
     "scan",
     "shading",

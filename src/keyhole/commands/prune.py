@@ -98,7 +98,7 @@ def prune(
     }
     with Stages() as progress:
         if curve:
-            opened = uses.curve(run, by=names, shares=_shares(shares), progress=progress, **options)
+            opened = uses.prune_curve(run, by=names, shares=_shares(shares), progress=progress, **options)
         else:
             assert keep is not None
             assert out is not None

@@ -105,7 +105,7 @@ def row(model: Model, method: str, cuts: Sequence[Cut], share: float, scope: str
         "scope": scope,
         "share": share,
         "gone": sum(site.width - len(cut.stay) for site, cut in zip(model.sites, cuts, strict=True)),
-        "parameters": parameters(model) - removed(model, cuts),
+        "parameters": left(model, cuts),
         "perplexity_before": found.before.value,
         "perplexity": found.after.value,
         "perplexity_lo": found.after.lo,
@@ -124,14 +124,20 @@ def parameters(model: Model) -> int:
     return sum(weight.numel() for weight in model.lm.parameters())
 
 
-def removed(model: Model, cuts: Sequence[Cut]) -> int:
-    """Weights that go with the cells: of keys, values, gates and their biases."""
-    found = 0
+def left(model: Model, cuts: Sequence[Cut]) -> int:
+    """Weights of the model that is cut so: without keys, values, gates and biases of the cells that go, and with the biases that a
+    refitted layer of an architecture without any is given."""
+    found = parameters(model)
+    given = any(cut.bias is not None for cut in cuts) and any(site.bias is None for site in model.sites)
     for site, cut in zip(model.sites, cuts, strict=True):
-        own = site.values.shape[1]
+        size = site.values.shape[1]
+        each = size  # weights of one cell: its value first
         for projection in filter(None, (site.key, site.up)):
-            own += projection.rows.shape[1] + int(getattr(projection.module, "bias", None) is not None)
-        found += own * (site.width - len(cut.stay))
+            biased = getattr(projection.module, "bias", None) is not None
+            each += projection.rows.shape[1] + int(biased)
+            found += len(cut.stay) if given and not biased else 0
+        found -= each * (site.width - len(cut.stay))
+        found += size if given and site.bias is None else 0
     return found
 
 

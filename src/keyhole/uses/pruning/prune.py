@@ -117,7 +117,7 @@ def prune(
     return Pruned(opened, result, saved, gone, fast, parameters(asked.model))
 
 
-def curve(
+def prune_curve(
     run: Run | str | os.PathLike[str],
     *,
     by: Sequence[str] | None = None,

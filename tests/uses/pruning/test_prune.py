@@ -1,0 +1,208 @@
+"""`keyhole prune` from the command line to the tables, on a tiny model."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import commands
+import numpy as np
+import pytest
+import torch
+from families import CELLS, LAYERS, save, tiny
+from small import corpus
+from transformers import AutoModelForCausalLM
+
+import keyhole
+from keyhole.analyses import pruning as analysis
+from keyhole.analyses import targets
+from keyhole.analyses.record import Measurement, Shape
+from keyhole.errors import CorpusError, RunDamaged, RunError, RunExists, UsageError
+from keyhole.store import pruning as stored
+from keyhole.uses.pruning import prune as uses
+from keyhole.uses.texts import fitted_and_measured
+
+MODEL = "llama"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run over documents of several lines, some held out, by a model in a folder."""
+    folder = tmp_path_factory.mktemp("pruned")
+    lines = corpus(folder / "lines.txt", 400).read_text().splitlines()
+    documents = ["\n".join(lines[at : at + 4]) for at in range(0, len(lines), 4)]
+    (folder / "text.txt").write_text("\n\n".join(documents))
+    name = save(tiny(MODEL), folder / "model")
+    run = keyhole.scan(name, [folder / "text.txt"], out=folder / "run", unit="line", top=4, hold_out=0.3)
+    keyhole.analyze(run, only=["kinds"], samples=50)
+    return folder
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path) -> Path:
+    """A copy of the run of its own."""
+    shutil.copytree(made / "run", tmp_path / "run")
+    return tmp_path
+
+
+def test_a_pruned_model_its_tables_and_what_it_says(folder: Path) -> None:
+    told = json.loads(commands.run("prune", folder / "run", "--keep", 0.75, "--out", folder / "small", "--json"))
+    smaller = keyhole.load(folder / "small")
+    assert smaller.cells.sizes == CELLS * 3 // 4
+    assert told["gone"] == LAYERS * CELLS // 4
+    assert told["parameters"] == sum(weight.numel() for weight in smaller.lm.parameters())
+    plain = AutoModelForCausalLM.from_pretrained(folder / "small")
+    ids = torch.randint(3, 250, (1, 12))
+    assert torch.allclose(plain(input_ids=ids).logits, smaller.lm(input_ids=ids).logits, atol=1e-5)
+    about = json.loads((folder / "small" / "keyhole.json").read_text())
+    run = keyhole.open(folder / "run")
+    assert about["fingerprint"] == run.manifest["model"]["fingerprint"]
+    assert [len(stay) for stay in about["stay"]] == [CELLS * 3 // 4] * LAYERS
+
+    # the perplexity is that of the written model on the same text, by transformers alone
+    model = keyhole.load(run.manifest["model"]["source"])
+    _, other = fitted_and_measured(run, model)
+    total, count = 0.0, 0
+    for piece in other.pieces:
+        row = torch.tensor([[model.bos_id, *piece]])
+        logits = plain(input_ids=row).logits[0, :-1].double().log_softmax(1)
+        total -= float(logits.gather(1, row[0, 1:, None]).sum())
+        count += len(piece)
+    assert told["tokens"] == count == other.tokens
+    assert told["perplexity"] == pytest.approx(math.exp(total / count), rel=1e-4)
+
+    (row,) = run.table("pruning")
+    assert (row["method"], row["scope"], row["share"], row["folder"]) == ("refit", "uniform", 0.25, "small")
+    assert row["change"] == pytest.approx(row["perplexity"] / row["perplexity_before"] - 1)
+    kinds = run.table("pruned_kinds")
+    assert all(0 <= each["gone"] <= each["cells"] for each in kinds)
+    goes = stored.goes_at(run)
+    assert goes is not None
+    stays = np.ones(len(run.cells), bool)
+    for layer, stay in enumerate(about["stay"]):
+        stays[run.cells.span(layer)] = np.isin(np.arange(CELLS), stay)
+    assert np.array_equal(goes > 0.25 + 1e-6, stays)
+
+
+def test_the_curve_has_every_method_at_every_share_and_is_printed(folder: Path) -> None:
+    said = commands.run("prune", folder / "run", "--curve", "--shares", "0.25,0.5", "--by", "flap,refit,random")
+    assert "FLAP" in said
+    assert "50 %" in said
+    run = keyhole.open(folder / "run")
+    rows = run.table("pruning")
+    assert {(row["method"], row["share"]) for row in rows} == {
+        (method, share) for method in ("flap", "refit", "random") for share in (0.25, 0.5)
+    }
+    for row in rows:
+        assert (row["over_flap"] is None) == (row["method"] == "flap")
+        assert row["change_lo"] <= row["change"] <= row["change_hi"]
+    refit, flap = (
+        next(row for row in rows if row["method"] == name and row["share"] == 0.5) for name in ("refit", "flap")
+    )
+    assert refit["over_flap"] == pytest.approx(math.log(flap["perplexity"] / refit["perplexity"]), rel=1e-6)
+    # a second call adds, and replaces what is the same
+    keyhole.prune_curve(run, by=["refit"], shares=[0.1, 0.5])
+    keyhole.analyze(run, only=["pruning"])
+    again = run.table("pruning")
+    assert len(again) == len(rows) + 1
+    assert "What is lost with cells" in commands.run("report", folder / "run", "--markdown")
+
+
+def test_layers_may_differ(folder: Path) -> None:
+    done = keyhole.prune(folder / "run", folder / "small", keep=0.5, whole=True)
+    again = keyhole.load(folder / "small")
+    assert len(again.cells) == CELLS * LAYERS // 2
+    assert done.row.scope == "global"
+    scanned = keyhole.scan(str(folder / "small"), [_text(folder)], out=folder / "again", top=2)
+    assert scanned.cells == again.cells
+
+
+def _text(folder: Path) -> Path:
+    (folder / "some.txt").write_text("The cat sat on a mat.\nThe dog ran.\n")
+    return folder / "some.txt"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--keep", "1.2", "--out", "x"], "--keep is 1.2"),
+        (["--keep", "0", "--out", "x"], "--keep is 0"),
+        (["--keep", "0.99", "--out", "x"], "at least one cell must go"),
+        (["--keep", "0.5"], "--out"),
+        ([], "--keep"),
+        (["--curve", "--keep", "0.5"], "leave out"),
+        (["--curve", "--shares", "0.5,half"], "'half'"),
+        (["--curve", "--shares", "0"], "share of 0"),
+        (["--curve", "--by", "best"], "'best'"),
+        (["--keep", "0.5", "--out", "x", "--by", "flap,refit"], "name one method"),
+        (["--keep", "0.5", "--out", "x", "--device", "split"], "split"),
+    ],
+)
+def test_bad_input_is_refused_with_its_value(folder: Path, options: list[str], said: str) -> None:
+    options = [str(folder / "x") if each == "x" else each for each in options]
+    done = commands.call("prune", folder / "run", *options)
+    assert done.code != 0
+    assert said in done.err
+    assert not (folder / "x").exists()
+    assert not stored.of(keyhole.open(folder / "run"))
+
+
+def test_a_folder_that_is_there_stays(folder: Path) -> None:
+    (folder / "mine").mkdir()
+    (folder / "mine" / "thesis.txt").write_text("all of it")
+    with pytest.raises(RunExists, match="Keyhole did not make it"):
+        uses.prune(folder / "run", folder / "mine", keep=0.5, force=True)
+    assert (folder / "mine" / "thesis.txt").read_text() == "all of it"
+
+
+def test_a_run_of_other_weights_is_refused(folder: Path) -> None:
+    with pytest.raises(RunError, match="not the model that was scanned"):
+        uses.prune(folder / "run", folder / "x", keep=0.5, model=tiny("mistral"))
+
+
+def test_text_that_is_too_short_is_refused(folder: Path) -> None:
+    (folder / "short.txt").write_text("A few words.")
+    with pytest.raises(CorpusError, match=r"short\.txt"):
+        uses.prune(folder / "run", folder / "x", keep=0.5, valid=folder / "short.txt")
+
+
+def test_cells_are_not_chosen_on_the_text_they_are_measured_on(folder: Path) -> None:
+    run, model = keyhole.open(folder / "run"), tiny(MODEL)
+    fitted, other = fitted_and_measured(run, model, fitted=10**9, measured=10**9)
+    assert (fitted.source, other.source) == ("corpus", "held out")
+    held = set(targets.held_out_units(run).tolist())
+    units = {run.vocabulary.text(run.unit_tokens(unit).tolist()) for unit in held}
+    # every piece is made of whole units, of one of the two sorts
+    texts = [run.vocabulary.text(piece) for piece in other.pieces]
+    assert all(any(unit in text for unit in units) for text in texts)
+    assert fitted.tokens + other.tokens >= len(run.tokens)
+    assert fitted_and_measured(run, model, seed=1)[0].documents != fitted.documents  # another order of documents
+
+
+def test_damaged_settings_are_noticed(folder: Path) -> None:
+    run = keyhole.open(folder / "run")
+    row = stored.Row("refit", "uniform", 0.25, 1, 2, "valid", 3, 4, 0, 5.0, 6.0, 0.2, 0.9)
+    stored.save(run, stored.Pruning([row], []), None)
+    assert stored.of(run) is not None
+    file = folder / "run" / "analyses.json"
+    file.write_text(file.read_text().replace('"share": 0.25', '"share": "a quarter"'))
+    with pytest.raises(RunDamaged):
+        stored.of(keyhole.open(folder / "run"))
+
+
+def test_claims_can_come_out_either_way() -> None:
+    shape = Shape(tiny(MODEL).cells, 300, True)
+    for value, outcome in ((-0.02, "holds"), (-0.3, "does not hold")):
+        facts = {"spared": value, "spared_lo": value - 0.01, "spared_hi": value + 0.01}
+        assert analysis.quarter_can_go(Measurement([], facts, shape)).outcome == outcome
+    for value, outcome in ((0.2, "holds"), (-0.2, "does not hold"), (0.005, "unclear")):
+        facts = {"over": value, "over_lo": value - 0.01, "over_hi": value + 0.01}
+        assert analysis.taking_over(Measurement([], facts, shape)).outcome == outcome
+    assert analysis.quarter_can_go(Measurement([], {}, shape)).outcome == "unclear"
+
+
+def test_both_names_are_usage_errors() -> None:
+    with pytest.raises(UsageError, match="refit"):
+        uses.check_methods(["bets"])
