@@ -56,7 +56,7 @@ def rows(run: Run) -> Found:
     found = stored.of(run)
     if found is None:
         return Found([])
-    table: list[Row] = [msgspec.to_builtins(row) for row in found.rows]
+    table: list[Row] = [msgspec.to_builtins(row) | {"folder": row.folder or ""} for row in found.rows]
     last = found.rows[-1] if found.rows else None
     return Found(table, {} if last is None else _effects(found, last))
 
@@ -164,7 +164,7 @@ ANALYSIS = Analysis(
         "faster": Column(
             "DOUBLE", "tokens per second of the written model ÷ those of the whole one, measured in turns"
         ),
-        "folder": Column("VARCHAR", "the folder that was written, if one was"),
+        "folder": Column("VARCHAR", "the folder that was written; empty if none was"),
     },
     facts={
         "text": Column("VARCHAR", "the text of the last row"),

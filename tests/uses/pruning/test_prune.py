@@ -22,7 +22,7 @@ from keyhole.analyses.record import Measurement, Shape
 from keyhole.errors import CorpusError, RunDamaged, RunError, RunExists, UsageError
 from keyhole.store import pruning as stored
 from keyhole.uses.pruning import prune as uses
-from keyhole.uses.texts import fitted_and_measured
+from keyhole.uses.texts import fitted_and_measured, room_of
 
 MODEL = "llama"
 
@@ -55,7 +55,8 @@ def test_a_pruned_model_its_tables_and_what_it_says(folder: Path) -> None:
     assert told["parameters"] == sum(weight.numel() for weight in smaller.lm.parameters())
     plain = AutoModelForCausalLM.from_pretrained(folder / "small")
     ids = torch.randint(3, 250, (1, 12))
-    assert torch.allclose(plain(input_ids=ids).logits, smaller.lm(input_ids=ids).logits, atol=1e-5)
+    with torch.inference_mode():
+        assert torch.allclose(plain(input_ids=ids).logits, smaller.lm(input_ids=ids).logits, atol=1e-5)
     about = json.loads((folder / "small" / "keyhole.json").read_text())
     run = keyhole.open(folder / "run")
     assert about["fingerprint"] == run.manifest["model"]["fingerprint"]
@@ -65,11 +66,12 @@ def test_a_pruned_model_its_tables_and_what_it_says(folder: Path) -> None:
     model = keyhole.load(run.manifest["model"]["source"])
     _, other = fitted_and_measured(run, model)
     total, count = 0.0, 0
-    for piece in other.pieces:
-        row = torch.tensor([[model.bos_id, *piece]])
-        logits = plain(input_ids=row).logits[0, :-1].double().log_softmax(1)
+    for window in other.windows(room_of(model)):
+        row = torch.tensor([[model.bos_id, *window.ids]])
+        with torch.inference_mode():
+            logits = plain(input_ids=row).logits[0, :-1].double().log_softmax(1)
         total -= float(logits.gather(1, row[0, 1:, None]).sum())
-        count += len(piece)
+        count += len(window.ids)
     assert told["tokens"] == count == other.tokens
     assert told["perplexity"] == pytest.approx(math.exp(total / count), rel=1e-4)
 
@@ -107,7 +109,8 @@ def test_the_curve_has_every_method_at_every_share_and_is_printed(folder: Path) 
     keyhole.analyze(run, only=["pruning"])
     again = run.table("pruning")
     assert len(again) == len(rows) + 1
-    assert "What is lost with cells" in commands.run("report", folder / "run", "--markdown")
+    commands.run("report", folder / "run", "--markdown", folder / "report.md")
+    assert "A quarter of the cells can go" in (folder / "report.md").read_text()
 
 
 def test_layers_may_differ(folder: Path) -> None:

@@ -149,7 +149,13 @@ def cut(model: Model, cuts: Sequence[Cut]) -> Model:
         resize.say_width(lm.config, model.family, widths[0])
     else:
         setattr(lm.config, SETTING, widths)
-    smaller = Model(lm, model.tokenizer, source=model.source, revision=model.revision, control=model.control)
+    about: dict[str, Any] = {
+        "source": model.source,
+        "revision": model.revision,
+        "control": model.control,
+        "stored": model.stored,
+    }
+    smaller = Model(lm, model.tokenizer, **about)
     if any(each.bias is not None for each in cuts):
         resize.give_biases(lm, smaller.sites, smaller.family)
     for site, each in zip(smaller.sites, cuts, strict=True):
@@ -161,7 +167,7 @@ def cut(model: Model, cuts: Sequence[Cut]) -> Model:
             assert bias is not None
             bias += each.bias.to(bias)
         resize.keep(site, stay)
-    return Model(lm, model.tokenizer, source=model.source, revision=model.revision, control=model.control)
+    return Model(lm, model.tokenizer, **about)
 
 
 def can_have_biases(model: Model) -> bool:
