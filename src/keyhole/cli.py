@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from . import __version__
-from .commands import look, make, people, prune, search, use
+from .commands import leak, look, make, people, prune, search, use
 from .commands.help import FromRecords, Sentences
 
 app = typer.Typer(
@@ -30,6 +30,7 @@ app.command()(look.tokens)
 app.command()(search.search)
 app.command()(look.match)
 app.command()(prune.prune)
+app.command()(leak.leak)
 app.command(cls=use.OwnText)(use.edit)
 app.command()(make.verify)
 app.command()(make.merge)

@@ -43,6 +43,8 @@ BUILT_IN = (
     "pattern_summary",
     "pruning",
     "pruned_kinds",
+    "leaks",
+    "leak_cells",
 )
 """Files of this folder, each with a record ANALYSIS, in the order in which they are run."""
 

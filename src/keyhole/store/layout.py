@@ -28,6 +28,7 @@ its files are written:
     patterns_evidence_LAYER.jsonl       what gives each position a score by these patterns
     patterns_vectors.npy        a short vector of every token, from the model's input embeddings
     patterns_fired_*            where the sampled keys fire in the text that patterns are found in, until they are complete
+    leaks.json                  what the model says by heart, and in which cells (`leaks.py`)
     report/index.html           the report
 
 What people add (`lines.py`), one line per save:
@@ -85,7 +86,7 @@ _TRIGGERS = (f"(?:{name})(?:{NEGATIVE})?" for name in TRIGGERS)
 _ARRAYS = "|".join((*CORPUS, *STATISTICS, ORIENTATION, *_TRIGGERS, *SHADING, *BELOW, *SIMILAR, *MAPS))
 _FILES = re.compile(
     rf"(?:manifest|log|tokenizer|analyses)\.json|(?:{_ARRAYS}|values_\w+|cells_\w+)\.npy|tables\.duckdb(?:\.new)?(?:\.wal)?"
-    r"|patterns_(?:evidence_)?[0-9]+\.jsonl|patterns_fired_\w+\.(?:npy|json|jsonl)|patterns_vectors\.npy|(?:marks|notes)\.jsonl|lock|report/index\.html|annotations/[a-z0-9_-]+(?:\.[0-9a-f]{32})?\.jsonl"
+    r"|patterns_(?:evidence_)?[0-9]+\.jsonl|patterns_fired_\w+\.(?:npy|json|jsonl)|patterns_vectors\.npy|leaks\.json|(?:marks|notes)\.jsonl|lock|report/index\.html|annotations/[a-z0-9_-]+(?:\.[0-9a-f]{32})?\.jsonl"
     r"|plan/(?:(?:summary|identity)\.json|[0-9]+-of-[0-9]+(?:\.checkpoint)?\.npz|merge|(?:window|batch)_\w+\.npy)"
 )
 _FOLDERS = re.compile(r"report|annotations|plan")

@@ -1,0 +1,194 @@
+"""Which parts of a text the model says by heart.
+
+What is read: text that stands more than once, each passage where it stands first, the most often repeated first; then windows at
+random places. Of the first, at most `REPEATED_SHARE` of the tokens that may be read.
+
+    sieve     one pass over windows of `CONTEXT` tokens: runs of tokens that are the model's first choice, given the window before
+    verify    the protocol: the prompt is the start token and the `prefix` tokens before (fewer at the beginning of a document, but at
+              least `least`), then greedy decoding. The leak is the longest exact continuation, if it has at least `length` tokens.
+              The window of the sieve may be longer than the prompt, so a few starts of each run are tried (`STARTS`).
+
+    rate      tokens that lie in a leak ÷ tokens read, among the tokens of the random windows that stand in the text once; its interval is
+              over documents
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ...analyses.stats import Interval, bootstrap_sums, wilson
+from ...models.model import Model
+from ..losses import losses
+from ..texts import Window
+from .repeats import Corpus, Repeated, repeated
+from .said import Said, hear
+
+CONTEXT = 128
+"""Tokens of a window."""
+LONGEST = 64
+"""Tokens of a continuation, at most."""
+STARTS = (0, 1, 2, 4)
+"""Tokens after the beginning of a run at which a continuation is tried to begin."""
+REPEATED_SHARE = 0.75
+
+Begin = Callable[[int], Callable[[int], None]]
+
+
+class Protocol(NamedTuple):
+    """How a leak is extracted."""
+
+    prefix: int = 16
+    least: int = 4
+    length: int = 8
+
+
+class Place(NamedTuple):
+    """A continuation that the model says by heart."""
+
+    begin: int
+    """where it stands in the text"""
+    said: Said
+    log_prob: float
+
+
+@dataclass(frozen=True)
+class Found:
+    places: list[Place]
+    read: int
+    """tokens that were read"""
+    sampled: int
+    """those of them that stand in the text once, in windows at random places"""
+    rate: Interval
+    """share of the sampled tokens that lie in a leak"""
+    repeated: int
+    """tokens of the text that stand in it more than once"""
+    windows: list[tuple[int, int]] = field(default_factory=list)
+
+
+def find(
+    model: Model,
+    text: Corpus,
+    protocol: Protocol,
+    tokens: int,
+    seed: int = 0,
+    begin: Begin = lambda total: lambda done: None,
+) -> Found:
+    """Read at most `tokens` tokens of a text."""
+    known = repeated(text, protocol.least + protocol.length)
+    first = _passages(text, known, protocol, int(tokens * REPEATED_SHARE))
+    left = tokens - sum(end - start for start, end in first)
+    sampled = _sample(text, left, seed)
+    spans = first + sampled
+    runs = sieve(model, text, spans, protocol.length, begin)
+    places = verify(model, text, runs, protocol)
+    inside = np.zeros(len(text.flat), bool)
+    for place in places:
+        inside[place.begin : place.begin + len(place.said.continuation)] = True
+    rate, once = _rate(text, known, sampled, inside)
+    read = sum(end - start for start, end in spans)
+    return Found(places, read, once, rate, int(known.covered.sum()), spans)
+
+
+def _passages(text: Corpus, known: Repeated, protocol: Protocol, most: int) -> list[tuple[int, int]]:
+    """Repeated text with the prompt before it, cut into windows that overlap by a prompt."""
+    spans: list[tuple[int, int]] = []
+    left = most
+    for start, end in known.passages:
+        at, last = max(text.begins(start), start - protocol.prefix), min(text.ends(start), end + protocol.length)
+        while at < last and left > 0:
+            stop = min(last, at + CONTEXT, at + left)
+            spans.append((at, stop))
+            left -= stop - at
+            if stop >= last:
+                break
+            at = stop - min(protocol.prefix, CONTEXT // 2)
+            if left <= protocol.prefix:
+                left = 0
+        if left <= 0:
+            break
+    return spans
+
+
+def _sample(text: Corpus, most: int, seed: int) -> list[tuple[int, int]]:
+    """Windows at random, each at most once. They are cut from the beginning of every document on."""
+    edges = text.separators
+    starts, ends = edges[:-1] + 1, edges[1:]
+    counts = -(-(ends - starts) // CONTEXT)
+    which = np.repeat(np.arange(len(starts)), counts)
+    number = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
+    begins = starts[which] + number * CONTEXT
+    stops = np.minimum(begins + CONTEXT, ends[which])
+    order = np.random.default_rng(seed).permutation(len(begins))
+    taken = order[np.cumsum((stops - begins)[order]) <= most]
+    return [(int(begins[each]), int(stops[each])) for each in np.sort(taken)]
+
+
+def sieve(
+    model: Model,
+    text: Corpus,
+    spans: Sequence[tuple[int, int]],
+    length: int,
+    begin: Begin = lambda total: lambda done: None,
+) -> list[tuple[int, int]]:
+    """Runs of at least `length` tokens that are the model's first choice, from a place to the place after the last."""
+    if not spans:
+        return []
+    windows = [Window(text.ids(*span), number) for number, span in enumerate(spans)]
+    found = losses(model, windows, begin)
+    right, at = found.first == found.tokens, 0
+    skipped = int(model.bos_id is None)
+    runs: set[tuple[int, int]] = set()
+    for start, end in spans:
+        size = end - start - skipped
+        own = np.concatenate([[False], right[at : at + size], [False]]).astype(np.int8)
+        edges = np.flatnonzero(np.diff(own)).reshape(-1, 2) + start + skipped
+        runs |= {(int(a), int(b)) for a, b in edges if b - a >= length}
+        at += size
+    return sorted(runs)
+
+
+def verify(model: Model, text: Corpus, runs: Sequence[tuple[int, int]], protocol: Protocol) -> list[Place]:
+    """The leaks that the runs lead to, each with its longest exact continuation."""
+    tried: list[tuple[int, int, Said]] = []
+    for number, (start, end) in enumerate(runs):
+        document, stop = text.begins(start), text.ends(start)
+        for at in sorted({max(start + after, document + protocol.least) for after in STARTS}):
+            last = min(stop, at + LONGEST, end + protocol.length)
+            if last - at < protocol.length:
+                continue
+            prefix = text.ids(max(document, at - protocol.prefix), at)
+            tried.append((number, at, Said(tuple(prefix), tuple(text.ids(at, last)))))
+    best: dict[int, Place] = {}
+    for (number, at, said), heard in zip(tried, hear(model, [said for _, _, said in tried]), strict=True):
+        exact = heard.exact
+        if exact < protocol.length or (number in best and len(best[number].said.continuation) >= exact):
+            continue
+        own = Said(said.prefix, said.continuation[:exact])
+        best[number] = Place(at, own, float(heard.log_p[:exact].sum()))
+    return [best[number] for number in sorted(best)]
+
+
+def _rate(
+    text: Corpus, known: Repeated, spans: Sequence[tuple[int, int]], inside: npt.NDArray[np.bool_]
+) -> tuple[Interval, int]:
+    """The share of leaked tokens among those that stand in the text once, and how many these are."""
+    if not spans:
+        return Interval(float("nan")), 0
+    hits, sizes, documents = [], [], []
+    for start, end in spans:
+        once = ~known.covered[start:end]
+        hits.append(int((inside[start:end] & once).sum()))
+        sizes.append(int(once.sum()))
+        documents.append(int(text.document(start)))
+    total = sum(sizes)
+    if not total:
+        return Interval(float("nan")), 0
+    (found,) = bootstrap_sums(np.array([hits, sizes]), lambda sums: sums[..., :1] / sums[..., 1:], np.array(documents))
+    if not sum(hits):  # a bootstrap of nothing but misses has no width: Wilson's, over windows
+        found = Interval(0.0, 0.0, wilson(0, len(spans))[1])
+    return found, total

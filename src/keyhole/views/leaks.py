@@ -1,0 +1,144 @@
+"""What the model says by heart, in a terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ..analyses.claims import minus, percent
+from ..analyses.leak_cells import TITLES
+from ..common.output import printable
+from ..store.run import Run
+
+SHOWN = 10
+ENDS = 60
+"""Characters of a text that are shown."""
+
+Rows = list[dict[str, Any]]
+
+
+def leaks(run: Run, rows: Rows, cells: Rows, note: str) -> RenderableType:
+    """The first leaks, from how many repeats on text leaks, how many cells each ranking needs, and the secrets."""
+    own = [row for row in rows if row["source"] == "text"]
+    secrets = [row for row in rows if row["source"] == "secrets"]
+    path = printable(str(run.path))
+    parts: list[RenderableType] = [
+        Text(
+            f"{path}: {len(own):,} texts are said by heart" if own else f"{path}: nothing is said by heart",
+            style="bold",
+        ),
+        Text(printable(note) + ".", style="dim"),
+    ]
+    if own:
+        parts += [Text(), _listed(own), Text(), Text(_repeats(own))]
+    if cells:
+        parts += [Text(), _rankings(cells), Text(_layers(run, own))]
+    if secrets:
+        parts += [Text(), _secrets(secrets)]
+    parts += [Text(), Text(f"More: keyhole table {path} leaks · keyhole table {path} leak_cells")]
+    return Group(*parts)
+
+
+def _listed(rows: Rows) -> Table:
+    table = _table("", "prefix", "continuation", ">repeats", ">near", ">log p", ">control", ">cells")
+    for row in rows[:SHOWN]:
+        near = max(each for each in (row["control_log_prob"], row["near_log_prob"], -np.inf) if each is not None)
+        table.add_row(
+            str(row["rank"]),
+            _end(row["prefix"]),
+            _begin(row["continuation"]),
+            f"{row['repeats']:,}",
+            f"{row['near']:,}",
+            minus(row["log_prob"], 1),
+            minus(near, 1) if np.isfinite(near) else "",
+            "" if row["cells"] is None else f"{row['cells']:,}",
+        )
+    return table
+
+
+def _repeats(rows: Rows) -> str:
+    found = np.array([row["repeats"] for row in rows])
+    once = int((found <= 1).sum())
+    return (
+        f"They stand in the text {int(np.median(found)):,} times in the median ({int(found.min()):,} to {int(found.max()):,}); "
+        f"{once:,} of {len(rows):,} stand there once. Control: the same words after other prefixes, or after those of text that is nearly "
+        "the same, whichever is likelier."
+    )
+
+
+def _rankings(cells: Rows) -> Table:
+    table = _table("ranking", ">forgotten", ">cells (median)", ">others left", ">others forgotten", ">perplexity")
+    for method in dict.fromkeys(row["method"] for row in cells):
+        own = [row for row in cells if row["method"] == method]
+        leaks = {row["rank"] for row in own}
+        reached = [row for row in own if row["n90"]]
+        table.add_row(
+            TITLES.get(method, method),
+            f"{len(reached)} of {len(leaks)}",
+            f"{np.median([row['cells'] for row in reached]):,.0f}"
+            if 2 * len(reached) > len(leaks)
+            else "in no small set",
+            *(
+                percent(float(np.mean(known)))
+                if (known := [row[name] for row in reached if row[name] is not None])
+                else ""
+                for name in ("others_after", "others_forgotten")
+            ),
+            _signed([row["perplexity_change"] for row in reached if row["perplexity_change"] is not None]),
+        )
+    return table
+
+
+def _layers(run: Run, rows: Rows) -> str:
+    known = [row for row in rows if row["cells"] is not None]
+    if not known:
+        return "No ranking finds a small set of cells (at most 5 % of all): they are in no small set of cells."
+    middle = float(np.median([row["layer_middle"] for row in known]))
+    low, high = (float(np.median([row[name] for row in known])) for name in ("layer_low", "layer_high"))
+    return (
+        f"Forgotten: at most a tenth of the text's tokens is still the first choice. Cells, others and perplexity are those of the leaks "
+        f"that were forgotten. The best ranking's cells are around layer {middle:.0f} ({low:.0f} to {high:.0f}) of {run.layers}; cells taken at "
+        f"random would be around {(run.layers - 1) / 2:.0f}."
+    )
+
+
+def _secrets(rows: Rows) -> Table:
+    table = _table("prefix", "secret", ">exposure (bits)", ">in the text", ">extracted")
+    for row in rows[:SHOWN]:
+        least = "at least " if row["exposure"] >= row["highest_exposure"] - 1e-9 else ""
+        table.add_row(
+            _end(row["prefix"]),
+            _begin(row["continuation"]),
+            f"{least}{row['exposure']:.1f}",
+            f"{row['repeats']:,}",
+            f"{row['extracted']} of {row['tokens']}",
+        )
+    return table
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, padding=(0, 1))
+    for column in columns:
+        table.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left")
+    return table
+
+
+def _signed(values: list[float]) -> str:
+    if not values:
+        return ""
+    mean = float(np.median(values))
+    return ("+" if mean > 0 else "") + percent(mean)
+
+
+def _end(text: str) -> str:
+    text = printable(text)
+    return text if len(text) <= ENDS else f"…{text[-ENDS:]}"
+
+
+def _begin(text: str) -> str:
+    text = printable(text)
+    return text if len(text) <= ENDS else f"{text[:ENDS]}…"

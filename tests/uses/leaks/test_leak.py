@@ -1,0 +1,233 @@
+"""`keyhole leak` on a tiny model whose own greedy decoding is planted in its text: found, localised, stored, shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from families import save, tiny
+from typer.testing import CliRunner
+
+import keyhole
+from keyhole.cli import app
+from keyhole.common import files
+from keyhole.errors import CorpusError, RunDamaged, RunError, UsageError
+from keyhole.models.model import Model
+from keyhole.store import layout
+from keyhole.store import leaks as stored
+from keyhole.uses.leaks.find import Protocol, find, verify
+from keyhole.uses.leaks.leak import leak
+from keyhole.uses.leaks.repeats import SEPARATOR, Corpus, repeated
+
+PROTOCOL = Protocol(prefix=6, least=2, length=5)
+
+
+def greedy(model: Model, prefix: list[int], count: int) -> list[int]:
+    """What real greedy generation says."""
+    special = [] if model.bos_id is None else [model.bos_id]
+    ids = [*special, *prefix]
+    with torch.no_grad():
+        for _ in range(count):
+            ids.append(int(model.lm(input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
+    return ids[len(special) + len(prefix) :]
+
+
+def corpus(documents: list[list[int]]) -> Corpus:
+    flat = [SEPARATOR]
+    for document in documents:
+        flat += [*document, SEPARATOR]
+    return Corpus(np.array(flat, np.int32), "text")
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return tiny("gpt2")
+
+
+def planted(model: Model, count: int = 6) -> list[list[int]]:
+    """Documents whose end the model says by heart."""
+    random = np.random.default_rng(4)
+    prefixes = [random.integers(3, 290, PROTOCOL.prefix).tolist() for _ in range(count)]
+    return [[*prefix, *greedy(model, prefix, 9)] for prefix in prefixes]
+
+
+def test_what_greedy_decoding_gives_is_found_and_nothing_else(model: Model) -> None:
+    random = np.random.default_rng(5)
+    secret = planted(model)
+    noise = [random.integers(3, 290, 15).tolist() for _ in range(40)]
+    text = corpus([*noise[:20], *secret[:3], *noise[20:], *secret, *secret])
+    found = find(model, text, PROTOCOL, tokens=10_000)
+    said = {(place.said.prefix, place.said.continuation) for place in found.places}
+    for prefix, continuation in said:  # by the exact protocol
+        assert greedy(model, list(prefix), len(continuation)) == list(continuation)
+        assert PROTOCOL.least <= len(prefix) <= PROTOCOL.prefix
+        assert len(continuation) >= PROTOCOL.length
+    for document in secret:
+        assert any(set(document[-5:]) <= set(continuation) for _, continuation in said)
+    inside = {tuple(document) for document in secret}
+    for place in found.places:
+        document = tuple(text.ids(text.begins(place.begin), text.ends(place.begin)))
+        assert document in inside or greedy(model, list(place.said.prefix), 5) == list(place.said.continuation[:5])
+
+
+def test_verification_gives_the_longest_exact_continuation(model: Model) -> None:
+    (document,) = planted(model, 1)
+    wrong = (document[-3] + 1) % 290
+    text = corpus([[*document[:-3], wrong, *document[-2:]]])
+    (place,) = verify(model, text, [(1 + PROTOCOL.prefix, 1 + PROTOCOL.prefix + 6)], PROTOCOL)
+    assert list(place.said.continuation) == document[PROTOCOL.prefix : -3]
+
+
+def test_text_that_stands_more_than_once_is_read_first(model: Model) -> None:
+    random = np.random.default_rng(6)
+    noise = [random.integers(3, 290, 60).tolist() for _ in range(30)]
+    (secret,) = planted(model, 1)
+    found = find(model, corpus([*noise, secret, secret]), PROTOCOL, tokens=40)
+    assert found.read <= 40
+    assert any(list(place.said.continuation)[-4:] == secret[-4:] for place in found.places)
+
+
+def test_the_rate_is_of_text_that_stands_once(model: Model) -> None:
+    random = np.random.default_rng(7)
+    noise = [random.integers(3, 290, 20).tolist() for _ in range(30)]
+    once, *twice = planted(model, 3)
+    text = corpus([*noise, once, *twice, *twice])
+    found = find(model, text, PROTOCOL, tokens=100_000)
+    inside = np.zeros(len(text.flat), bool)
+    for place in found.places:
+        inside[place.begin : place.begin + len(place.said.continuation)] = True
+    flat = text.flat != SEPARATOR
+    single = ~repeated(text, PROTOCOL.least + PROTOCOL.length).covered[flat]
+    assert 600 <= single.sum() < flat.sum() - 30
+    assert found.sampled == int(single.sum())
+    assert found.rate.value == pytest.approx(inside[flat][single].mean())
+
+
+# The command
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, model: Model) -> Path:
+    folder = tmp_path_factory.mktemp("leaks")
+    random = np.random.default_rng(8)
+    words = [f"w{number}" for number in range(200)]
+    lines = [" ".join(random.choice(words, 12)) for _ in range(60)]
+    text = model.vocabulary.text
+    secret = [text(document) for document in planted(model)]
+    (folder / "text.txt").write_text("\n\n".join([*lines, *secret, *secret]) + "\n", encoding="utf-8")
+    (folder / "secrets.txt").write_text("\n".join([lines[0], lines[1], "w1 w2 never w3"]) + "\n")
+    path = keyhole.scan(
+        save(model, folder / "model"), [folder / "text.txt"], out=folder / "run", device="cpu", top=3, unit="document"
+    ).path
+    leak(
+        path,
+        prefix=6,
+        least_prefix=2,
+        length=5,
+        localise=2,
+        candidates=20,
+        secret_list=folder / "secrets.txt",
+    )
+    keyhole.analyze(path, only=["leaks", "leak_cells"])
+    return path
+
+
+def test_tables_hold_what_was_found(run: Path) -> None:
+    opened = keyhole.open(run)
+    rows, cells = opened.table("leaks"), opened.table("leak_cells")
+    own = [row for row in rows if row["source"] == "text"]
+    assert [row["rank"] for row in rows] == list(range(1, len(rows) + 1))
+    assert own
+    surprises = [row["surprise"] for row in own]
+    assert surprises == sorted(surprises, reverse=True)
+    assert len([row for row in rows if row["source"] == "secrets"]) == 3
+    assert {row["rank"] for row in cells} == set(range(1, min(2, len(own)) + 1))
+    assert {"learned", "effect", "ablation", "integrated_gradients", "activity", "random"} <= {
+        row["method"] for row in cells
+    }
+    for row in cells:
+        if row["n90"]:
+            assert row["exact_after"] <= 0.1 * row["exact_before"]
+
+
+def test_the_cells_of_a_leak_are_those_that_make_it_forgotten(run: Path) -> None:
+    opened = keyhole.open(run)
+    found = stored.of(opened)
+    assert found is not None
+    for rank in {each.rank for each in found.tested}:
+        best = found.best(rank)
+        if best is None:
+            with pytest.raises(UsageError, match="in no small set of cells"):
+                stored.cells_of(opened, rank)
+        else:
+            assert stored.cells_of(opened, rank) == best.order[: best.n90]
+    with pytest.raises(UsageError, match="There is no leak 900"):
+        stored.cells_of(opened, 900)
+
+
+def test_the_report_tells_of_leaks(run: Path) -> None:
+    done = CliRunner().invoke(app, ["table", str(run), "leaks"])
+    assert done.exit_code == 0, done.output
+    done = CliRunner().invoke(app, ["report", str(run)])
+    assert done.exit_code == 0, done.output
+    page = layout.report_file(run).read_text()
+    assert "What the model says by heart" in page
+    assert "How many cells hold what the model says by heart" in page
+
+
+@pytest.mark.slow(seconds=3)
+def test_the_command_prints_and_gives_json(run: Path) -> None:
+    options = ["--prefix", "6", "--least-prefix", "2", "--length", "5", "--localise", "1"]
+    done = CliRunner().invoke(app, ["leak", str(run), *options])
+    assert done.exit_code == 0, done.output
+    assert "said by heart" in done.output
+    done = CliRunner().invoke(app, ["leak", str(run), *options, "--json"])
+    assert json.loads(done.stdout)["leaks"]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"length": 3}, UsageError, "length is 3; it must be a whole number of at least 4"),
+        ({"prefix": 2, "least_prefix": 4}, UsageError, "--least-prefix is 4 and --prefix 2"),
+        ({"tokens": 0}, UsageError, "tokens is 0"),
+        ({"localise": -1}, UsageError, "localise is -1"),
+        ({"secret_list": "nowhere.txt"}, UsageError, "nowhere.txt cannot be read"),
+        ({"text": ["nowhere.txt"]}, CorpusError, "There is no corpus .*nowhere"),
+    ],
+)
+def test_what_cannot_be_is_refused(run: Path, options: dict[str, object], error: type[Exception], said: str) -> None:
+    before = (run / stored.FILE).read_bytes()
+    with pytest.raises(error, match=said):
+        leak(run, **options)  # type: ignore[arg-type]
+    assert (run / stored.FILE).read_bytes() == before
+
+
+def test_text_shorter_than_a_leak_is_refused(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "short.txt").write_text("w1 w2\n")
+    with pytest.raises(CorpusError, match=r"short\.txt has \d+ tokens, and a leak needs"):
+        leak(run, text=[tmp_path / "short.txt"], length=64)
+
+
+def test_other_weights_are_refused(run: Path) -> None:
+    with pytest.raises(RunError, match="is not the model that was scanned"):
+        leak(run, model=tiny("llama"))
+
+
+def test_a_stored_file_from_elsewhere_is_checked(run: Path, tmp_path: Path) -> None:
+    import shutil
+
+    other = tmp_path / "run"
+    shutil.copytree(run, other)
+    content = json.loads((other / stored.FILE).read_bytes())
+    content["tested"][0]["order"] = [10**9]
+    for wrong in (json.dumps(content).encode(), b"{", b'{"leaks": 3}'):
+        (other / stored.FILE).write_bytes(wrong)
+        layout.save_group(other, stored.GROUP, {}, [stored.FILE])
+        with pytest.raises(RunDamaged, match="keyhole leak"):
+            stored.of(keyhole.open(other))
+    assert files.is_plain_name(stored.FILE)
+    assert layout.foreign(other) is None
