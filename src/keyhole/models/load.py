@@ -10,6 +10,7 @@ import torch
 
 from ..errors import KeyholeError, ModelError, ProofFailed, UsageError
 from ..store.control import Control
+from ..store.made import of_folder as made_of
 from .checkpoints import name_of, open_checkpoint
 from .control import make_control
 from .families import FILE, family_of
@@ -87,6 +88,7 @@ def load(
             "Its configuration is not that of its weights, or the architecture is a variant without a row in FAMILIES "
             f"({FILE})."
         ) from error
+    model.made = made_of(source)
     if edits is not None:
         from . import intervene
 

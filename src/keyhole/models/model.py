@@ -75,6 +75,8 @@ class Model:
         """which control its weights are; None if they are the checkpoint's"""
         self.stored = stored
         """the type of the weights in its checkpoint; None if it came from none, or that does not say"""
+        self.made: dict[str, Any] | None = None
+        """what it was made from, if Keyhole made it (`store/made.py`)"""
         self.edits: tuple[Edit, ...] = ()
         """the edits it runs with: permanent ones (`intervene.apply`), and those of a `with` (`intervene.applied`)"""
         self.tap: Callable[[Callable[[int, Tensor], None]], AbstractContextManager[None]] | None = None

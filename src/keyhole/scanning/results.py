@@ -57,6 +57,7 @@ def describe_model(model: Model) -> dict[str, Any]:
         "signed": model.signed,
         "gated": model.gated,
         **({"control": model.control.to_json()} if model.control else {}),
+        **({"made": model.made} if model.made else {}),
         **({"edits": [edit.to_json() for edit in model.edits]} if model.edits else {}),
     }
 

@@ -66,18 +66,8 @@ class Text:
             for at in range(0, len(piece), room)
         ]
 
-    def up_to(self, most: int) -> Text:
-        """Its first `most` tokens."""
-        pieces, left = [], most
-        for piece in self.pieces:
-            if left <= 0:
-                break
-            pieces.append(piece[:left])
-            left -= len(pieces[-1])
-        return Text(pieces, self.documents[: len(pieces)], self.source, self.files)
 
-
-def room_of(model: Model, run: Run | None = None) -> int:
+def room_of(model: Model) -> int:
     """How many tokens of text a window has: as many as the model was built for, without its start token, at most `LONGEST`."""
     context = model.max_context or LONGEST
     return min(context, LONGEST) - int(model.bos_id is not None)

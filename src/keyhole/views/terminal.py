@@ -16,6 +16,7 @@ from ..common import output
 from ..common.output import printable
 from ..store import collections, layout, values
 from ..store.annotations import RULES
+from ..store.made import told
 from ..store.run import Cell, Run, Trigger
 from . import firing, kinds, patterns
 from .text import model_name, number, other_side, quoted, readable, share, signs
@@ -324,6 +325,8 @@ def info(run: Run) -> RenderableType:
     facts.add_row("run", f"{printable(str(run.path))}{shard}")
     facts.add_row("model", f"{printable(model_name(run))}{revision}")
     facts.add_row("", f"{family}, {run.cells.summary} = {len(run.cells):,}; {sides}")
+    if made := told(manifest):
+        facts.add_row("", printable(made))
     facts.add_row("corpus", ", ".join(printable(str(source)) for source in corpus["sources"]) + short)
     facts.add_row("", f"{corpus['documents']:,} documents, {corpus['units']:,} {unit}s{longer}{empty}{held}")
     facts.add_row("", f"{corpus['tokens']:,} tokens, {corpus['distinct_prefixes']:,} distinct prefixes")

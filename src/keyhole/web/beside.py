@@ -15,7 +15,7 @@ from ..analyses import compare, registry
 from ..analyses.beside import Compared, labels, others
 from ..analyses.measured import Measured
 from ..analyses.record import Verdict
-from ..store import layout
+from ..store import layout, made
 from ..store.run import Run
 from ..views import figures
 from ..views.text import model_name
@@ -97,7 +97,9 @@ def _scanned(run: Run) -> schema.OtherRun:
 
 
 def model_of(run: Run) -> schema.AboutModel:
-    return schema.AboutModel(model_name(run), run.manifest["model"]["family"], run.signed, run.gated)
+    return schema.AboutModel(
+        model_name(run), run.manifest["model"]["family"], run.signed, run.gated, made.told(run.manifest)
+    )
 
 
 def corpus_of(run: Run) -> schema.AboutCorpus:

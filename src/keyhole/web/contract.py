@@ -30,6 +30,7 @@ from .pack import SEPARATOR, SHADES, compact, joined, packed, shades, short, sho
 from .points import Planes
 from .search import PAGE, SIMILAR, Once, Search
 from .table import Table
+from .uses import Uses
 from .worth import speaking
 
 NEAREST = 50
@@ -440,6 +441,7 @@ class Explorer:
             gate=self._gate(cell),
             below=msgspec.UNSET if self._shading is None else below.examples(self._shading.below, cell.place),
             patterns=msgspec.UNSET if self._found is None else self._found.sides(cell.place),
+            uses=self._once.get("uses", lambda: Uses(self.run)).of(cell.place),
         )
 
     def _gate(self, cell: Cell) -> schema.Gate | msgspec.UnsetType:

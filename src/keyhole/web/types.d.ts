@@ -28,6 +28,7 @@ export interface AboutModel {
   family: string;
   signed: boolean;
   gated: boolean;
+  made: string | null;
 }
 
 /** A layer on the axis of cells (`Cells.as_json`). */
@@ -433,6 +434,7 @@ export interface PackedCell {
   gate?: Gate;
   below?: Below;
   patterns?: KeyPatterns[];
+  uses?: Uses;
 }
 
 export interface CellStats {
@@ -546,6 +548,38 @@ export interface MethodScore {
   auprc_99: number | null;
   f1: number | null;
   pearson: number | null;
+}
+
+/** Only what is known of a cell is there. */
+export interface Uses {
+  goes: GoesAt | null;
+  leaks: InLeak[];
+  edits: CellEdit[];
+}
+
+/** When pruning takes a cell. */
+export interface GoesAt {
+  method: string;
+  scope: string;
+  share: number | null;
+}
+
+/** A text that the model says by heart, and forgets if this cell and those before it are switched off. */
+export interface InLeak {
+  rank: number;
+  method: string;
+  place: number;
+  cells: number;
+  prefix: string;
+  continuation: string;
+}
+
+/** An edit that the run's model had while it was scanned. */
+export interface CellEdit {
+  scale: number | null;
+  towards: string | null;
+  by: number | null;
+  replaced: boolean;
 }
 
 /** A layer in the run beside this one. */

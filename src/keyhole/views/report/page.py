@@ -40,6 +40,7 @@ from ...analyses.record import (
 )
 from ...analyses.stats import Interval
 from ...common import output
+from ...store.made import told
 from ...store.run import Run, Trigger
 from .. import figures, patterns, text
 from ..worth import worth_showing
@@ -171,6 +172,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
     size = f"{corpus['documents']:,} documents, {corpus['units']:,} {config['unit']}s, {corpus['tokens']:,} tokens"
     return [
         ("Model", f"{text.model_name(run)}{revision} ({model['family']})"),
+        *([("", made)] if (made := told(run.manifest)) else []),
         ("Cells", f"{run.cells.summary.removesuffix(' cells')} = {len(run.cells):,}"),
         ("Corpus", sources),
         ("Text", size),

@@ -39,3 +39,4 @@ from .search import *
 from .sets import *
 from .table import *
 from .trying import *
+from .uses import *

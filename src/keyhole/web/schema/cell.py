@@ -8,6 +8,7 @@ from msgspec import UNSET, UnsetType
 
 from .base import Address, Count, Number, PatternKind, Record, Row, Said
 from .below import Below
+from .uses import Uses
 
 
 class Firing(Record):
@@ -177,3 +178,5 @@ class PackedCell(Record):
     """if the run has shading"""
     patterns: list[KeyPatterns] | UnsetType = UNSET
     """the sides that were looked at, if patterns were looked for in this run"""
+    uses: Uses | UnsetType = UNSET
+    """if cells of this run were pruned, edited, or found in texts that the model says by heart"""

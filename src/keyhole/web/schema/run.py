@@ -29,6 +29,8 @@ class AboutModel(Record):
     """whether coefficients can be negative"""
     gated: bool
     """whether the layers have a gate: each cell is then read with the sign of its strongest coefficient"""
+    made: str | None = None
+    """what it was made from, if it is a model that Keyhole pruned or edited, as a sentence"""
 
 
 class AboutCorpus(Record):

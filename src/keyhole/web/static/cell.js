@@ -8,6 +8,7 @@ import * as data from "./data.js";
 import { h, replace } from "./dom.js";
 import { histogram } from "./histogram.js";
 import { gate, labels } from "./kinds.js";
+import { uses } from "./uses.js";
 import { marked } from "./marks.js";
 import { keep, recall } from "./memory.js";
 import { written } from "./notes.js";
@@ -72,6 +73,7 @@ export async function render({ run, layer, cell, query, signal }) {
       h("p", { class: "lead" }, summary(found)),
       labels(found, kinds),
       gate(found),
+      uses(found),
       trial(found, run, query, signal),
       h(
         "div",

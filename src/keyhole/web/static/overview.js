@@ -30,6 +30,7 @@ export async function render({ run, signal }) {
       h("b", { class: "value" }, "value"),
       ", which then makes some next tokens more likely. Pick one.",
     ),
+    run.model.made && h("p", { class: "soft" }, visible(run.model.made)),
     worth(run, signal),
     section(
       "map",
