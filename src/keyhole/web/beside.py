@@ -98,7 +98,11 @@ def _scanned(run: Run) -> schema.OtherRun:
 
 def model_of(run: Run) -> schema.AboutModel:
     return schema.AboutModel(
-        model_name(run), run.manifest["model"]["family"], run.signed, run.gated, made.told(run.manifest)
+        model_name(run),
+        run.manifest["model"]["family"],
+        run.signed,
+        run.gated,
+        made.told(run.manifest) or msgspec.UNSET,
     )
 
 

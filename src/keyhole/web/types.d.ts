@@ -28,7 +28,7 @@ export interface AboutModel {
   family: string;
   signed: boolean;
   gated: boolean;
-  made: string | null;
+  made?: string;
 }
 
 /** A layer on the axis of cells (`Cells.as_json`). */

@@ -29,7 +29,7 @@ class AboutModel(Record):
     """whether coefficients can be negative"""
     gated: bool
     """whether the layers have a gate: each cell is then read with the sign of its strongest coefficient"""
-    made: str | None = None
+    made: str | UnsetType = UNSET
     """what it was made from, if it is a model that Keyhole pruned or edited, as a sentence"""
 
 
