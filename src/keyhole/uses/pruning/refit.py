@@ -5,7 +5,7 @@ A layer adds y = Σ m_i·v_i + b. If the cells P go, the cells S that stay get n
     E‖y′ − y‖²   is smallest:   V′_S = V_S + C_SS⁻¹·C_SP·V_P,   b′ = b + Σ_i μ_i·(v_i − v′_i)
 
 C is the covariance of the coefficients and μ their mean over the text. This is least squares on the layer's own output; no
-gradient step is made. A share `RIDGE` of C's mean diagonal is added to it, because the text is a sample.
+gradient step is made. Each variance is raised by the share `RIDGE`, because the text is a sample.
 
 Which cells go is decided one block after the other. If a cell goes while the others take over what they can, the output loses
 
@@ -24,7 +24,10 @@ import torch
 from torch import Tensor
 
 RIDGE = 0.01
-"""Of the mean variance of a layer's coefficients."""
+"""Of a cell's own variance: then a cell with a key twice as long and a value half as long, which is the same cell in a ReLU layer, costs
+the same."""
+FLOOR = 1e-9
+"""Of the mean variance of a layer's coefficients: what a cell that never fires is given."""
 FISHER_RIDGE = 0.001
 """Of the mean diagonal of the Fisher information."""
 BLOCK = 1 / 128
@@ -37,7 +40,8 @@ def covariance(pairs: Tensor, mean: Tensor, count: int, *, centred: bool) -> Ten
     if centred:
         mean = mean.to(found.device)
         found = found - torch.outer(mean, mean)
-    found.diagonal().add_(RIDGE * found.diagonal().mean().clamp_min(1e-30))
+    least = FLOOR * found.diagonal().mean().clamp_min(1e-30)
+    found.diagonal().mul_(1 + RIDGE).add_(least)
     return found
 
 
