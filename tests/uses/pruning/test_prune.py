@@ -165,6 +165,15 @@ def test_a_run_of_other_weights_is_refused(folder: Path) -> None:
         uses.prune(folder / "run", folder / "x", keep=0.5, model=tiny("mistral"))
 
 
+def test_a_run_of_an_edited_model_is_refused(folder: Path, made: Path) -> None:
+    (folder / "edits.json").write_text('[{"layer": 0, "cell": 1, "scale": 0.5}]')
+    run = keyhole.scan(
+        str(made / "model"), [made / "text.txt"], out=folder / "edited", top=2, edits=folder / "edits.json"
+    )
+    with pytest.raises(UsageError, match="keyhole edit"):
+        uses.prune(run, folder / "x", keep=0.5)
+
+
 def test_text_that_is_too_short_is_refused(folder: Path) -> None:
     (folder / "short.txt").write_text("A few words.")
     with pytest.raises(CorpusError, match=r"short\.txt"):

@@ -198,6 +198,11 @@ class Asked:
         self.seed = whole_number("seed", seed, 0)
         self.model = model_of(run, model, device=device, trust_remote_code=trust)
         check_resizable(self.model.sites, self.model.source)
+        if self.model.edits:
+            raise UsageError(
+                f"{run.path} is a run of a model with {len(self.model.edits)} edits, and cells that go would take other cells' edits "
+                "along. Bake them first: keyhole edit MODEL EDITS --out FOLDER, then scan and prune that folder."
+            )
         names = [valid] if isinstance(valid, (str, os.PathLike)) else valid
         self.fitted, self.other = fitted_and_measured(
             run, self.model, names, fitted=fit_tokens, measured=tokens, seed=self.seed
