@@ -69,7 +69,7 @@ def split(line: str) -> Said:
 @pytest.mark.slow(seconds=40)
 def test_sentences_seen_often_are_found_and_unseen_ones_never() -> None:
     found = find(model(), corpus(), Protocol(), tokens=10_000_000)
-    assert found.read >= corpus().tokens  # all of it, what repeats twice: so the unseen ones were read too
+    assert found.sampled == corpus().tokens - found.repeated  # all of it was read, and so were the unseen ones
     listed = weigh(model(), corpus(), cluster(found.places, Protocol().length))
     text = model().vocabulary.text
     every = [text([*place.said.prefix, *place.said.continuation]) for place in found.places]
@@ -79,13 +79,13 @@ def test_sentences_seen_often_are_found_and_unseen_ones_never() -> None:
             assert any(" ".join(words) in said for said in every), each
     for line in canaries()["unseen"]:
         assert not any(" ".join(secret_of(line).split()[:7]) in said for said in every), line
-    # what was learned by heart is above what is merely predictable, and counted exactly
+    # most of the first are sentences that were planted, whatever else the model knows by heart; each is counted exactly
     often = {secret_of(each["text"])[:-1]: each["repeats"] for each in canaries()["seen"]}
     first = listed[: sum(repeats >= OFTEN for repeats in often.values())]
     known = [
         (leak, times) for leak in first for secret, times in often.items() if secret in text(leak.said.continuation)
     ]
-    assert len(known) >= 0.9 * len(first)
+    assert len(known) > len(first) / 2
     assert all(leak.repeats == times for leak, times in known)
 
 

@@ -44,7 +44,8 @@ class Weighed:
 
     @property
     def surprise(self) -> float:
-        return self.log_prob - max(self.control_log_prob, *([] if self.near_log_prob is None else [self.near_log_prob]))
+        known = [self.control_log_prob, *([] if self.near_log_prob is None else [self.near_log_prob])]
+        return self.log_prob - max(known)
 
 
 def cluster(places: Sequence[Place], length: int) -> list[tuple[Place, int]]:

@@ -1,7 +1,7 @@
 """Which parts of a text the model says by heart.
 
 What is read: text that stands more than once, each passage where it stands first, the most often repeated first; then windows at
-random places. Of the first, at most `REPEATED_SHARE` of the tokens that may be read.
+random places, in which something stands in the text once. Of the first, at most `REPEATED_SHARE` of the tokens that may be read.
 
     sieve     one pass over windows of `CONTEXT` tokens: runs of tokens that are the model's first choice, given the window before
     verify    the protocol: the prompt is the start token and the `prefix` tokens before (fewer at the beginning of a document, but at
@@ -82,7 +82,7 @@ def find(
     known = repeated(text, protocol.least + protocol.length)
     first = _passages(text, known, protocol, int(tokens * REPEATED_SHARE))
     left = tokens - sum(end - start for start, end in first)
-    sampled = _sample(text, left, seed)
+    sampled = _sample(text, known, left, seed)
     spans = first + sampled
     runs = sieve(model, text, spans, protocol.length, begin)
     places = verify(model, text, runs, protocol)
@@ -114,8 +114,9 @@ def _passages(text: Corpus, known: Repeated, protocol: Protocol, most: int) -> l
     return spans
 
 
-def _sample(text: Corpus, most: int, seed: int) -> list[tuple[int, int]]:
-    """Windows at random, each at most once. They are cut from the beginning of every document on."""
+def _sample(text: Corpus, known: Repeated, most: int, seed: int) -> list[tuple[int, int]]:
+    """Windows at random, each at most once. They are cut from the beginning of every document on; those in which everything stands in
+    the text more than once are left out."""
     edges = text.separators
     starts, ends = edges[:-1] + 1, edges[1:]
     counts = -(-(ends - starts) // CONTEXT)
@@ -123,6 +124,9 @@ def _sample(text: Corpus, most: int, seed: int) -> list[tuple[int, int]]:
     number = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
     begins = starts[which] + number * CONTEXT
     stops = np.minimum(begins + CONTEXT, ends[which])
+    once = np.concatenate([[0], np.cumsum(~known.covered)])
+    new = once[stops] > once[begins]
+    begins, stops = begins[new], stops[new]
     order = np.random.default_rng(seed).permutation(len(begins))
     taken = order[np.cumsum((stops - begins)[order]) <= most]
     return [(int(begins[each]), int(stops[each])) for each in np.sort(taken)]

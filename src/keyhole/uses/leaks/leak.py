@@ -40,7 +40,7 @@ from .said import Said
 TOKENS = 1_000_000
 OTHERS = 32
 """Other leaks, at most, that are asked for again after cells were switched off."""
-OTHER_TOKENS = 4096
+OTHER_TOKENS = 2048
 """Tokens of other text, at most, that the change of the perplexity is measured on."""
 OTHER_WINDOW = 128
 
