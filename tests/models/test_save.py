@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,7 @@ def test_plain_transformers_loads_what_the_live_model_computes(family: str, tmp_
     assert AutoTokenizer.from_pretrained(out)(TEXT)["input_ids"] == model.tokenizer(TEXT)["input_ids"]
     assert saved.difference < 1e-5
     assert saved.bytes == sum(path.stat().st_size for path in out.iterdir())
+    assert len({path.stat().st_mode for path in out.iterdir()}) == 1
     told = json.loads((out / "keyhole.json").read_text())
     assert (told["keyhole"], told["made"], told["source"]) == (1, "edit", model.source)
     assert told["fingerprint"] == model.weights_fingerprint
@@ -181,3 +183,33 @@ def test_a_model_whose_values_were_changed_for_good_is_saved_with_the_fingerprin
     torch.testing.assert_close(
         logits(keyhole.load(tmp_path / "out").lm, plain), logits(edited.lm, plain), rtol=1e-2, atol=1e-2
     )
+
+
+CODE = """
+from transformers import LlamaForCausalLM
+
+class Own(LlamaForCausalLM):
+    def forward(self, *args, **kwargs):
+        found = super().forward(*args, **kwargs)
+        return found
+"""
+
+
+@pytest.mark.slow(seconds=8)
+def test_a_model_with_code_of_its_own_takes_it_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr("sys.path", list(sys.path))
+    source = half(tmp_path / "half", torch.float32)
+    (source / "own.py").write_text(CODE)
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({**config, "auto_map": {"AutoModelForCausalLM": "own.Own"}}))
+    model = keyhole.load(source, trust_remote_code=True)
+    assert type(model.lm).__name__ == "Own"
+    out = tmp_path / "out"
+    with applied(model, [Edit(1, 5, 0.0)]):
+        save(model, out, {"made": "edit"}, trust_remote_code=True)
+    assert (out / "own.py").read_text() == CODE
+    again = keyhole.load(out, trust_remote_code=True)
+    assert type(again.lm).__name__ == "Own"
+    assert not again.values(1)[5].any()
+    assert "own.py" in json.loads((out / "keyhole.json").read_text())["files"]

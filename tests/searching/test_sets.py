@@ -12,7 +12,7 @@ from families import tiny
 import keyhole
 from keyhole.errors import UsageError
 from keyhole.searching import sets
-from keyhole.store import collections, kinds
+from keyhole.store import collections, kinds, leaks
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +84,24 @@ def test_what_is_not_there_is_told(run: keyhole.Run, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"kinds of .*cells are not known yet: keyhole analyze .* --only kinds"):
         sets.cells_of(bare, "kind:dead")
     assert sets.offered(bare) == []
-    with pytest.raises(UsageError, match=r"No leaks|leak"):
+    with pytest.raises(UsageError, match=r"No leaks are stored in .*: keyhole leak"):
         sets.cells_of(bare, "leak:1")
+
+
+def test_a_leak_is_the_cells_that_forget_it(tmp_path: Path) -> None:
+    run = explored.write(tmp_path)
+    said = [leaks.Leak("text", "a", text, 3, 3, 1, -1.0) for text in (" the cat", " a dog")]
+    tested = leaks.Tested(1, "effect", [2], [0.0], 1.0, [40, 3, 7], n90=2)
+    leaks.save(run, leaks.Leaks(said, [tested], {}), {})
+    assert sets.cells_of(run, "leak:1") == [3, 40]
+    assert [each for each in sets.offered(run) if each.name.startswith("leak")] == [("leak:1", "leak 1: “the cat”", 2)]
+    for name, says in (
+        ("leak:2", "Leak 2 has no cells"),
+        ("leak:3", "There is no leak 3"),
+        ("leak:x", "named by its rank"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            sets.cells_of(run, name)
 
 
 def test_sets_of_edits_meet(run: keyhole.Run) -> None:

@@ -150,20 +150,26 @@ class Head:
 
     @torch.inference_mode()
     def promoting(self, layer: int, token: int) -> Tensor:
-        """[model] the direction, of length 1, in which a value of the layer raises a token's logit most, float32.
+        """[model] the direction, of length 1, in which a value of the layer raises a token's logit most while the mean of all tokens'
+        logits stays as it is, float32.
 
-        The logit is read through the lens `norm` and is relative to the mean of all tokens' logits, as softmax knows only
-        differences. The direction is for values as the weights store them: a norm between layer and residual is counted in.
+        Logits are read through the lens `norm`. Softmax knows only differences, and along the mean row all tokens rise, some more than
+        the one that is meant: without the second condition it would not even be the first token of its own direction (SmolLM2-135M:
+        for 17 % of tokens; with it, for 0.3 %). The direction is for values as the weights store them: a norm between layer and
+        residual is counted in.
         """
-        weight = self.weight
-        along = self.norm.fold_back(weight[token].float() - weight.mean(0, dtype=torch.float32))
-        post = self.post_norm(layer)
-        if post is not None:
-            along = post.fold_back(along.to(post.gain.device))
-        length = float(along.norm())
-        if not length > 0:
+        weight, post = self.weight, self.post_norm(layer)
+
+        def gradient(row: Tensor) -> Tensor:
+            before = self.norm.fold_back(row)
+            return before if post is None else post.fold_back(before.to(post.gain.device))
+
+        own, common = gradient(weight[token].float()), gradient(weight.mean(0, dtype=torch.float32))
+        along = own - (own @ common) / (common @ common).clamp_min(1e-30) * common
+        if not float(along.norm()) > 1e-5 * float(own.norm()):
             raise UsageError(
-                f"No value can promote {self.model.vocabulary.piece(token)!r} against the other tokens: its row in the unembedding is the "
-                "mean of all rows."
+                f"No value can promote {self.model.vocabulary.piece(token)!r} against the other tokens: its row in the unembedding is that "
+                "which all tokens have in common."
             )
-        return along / length
+        found: Tensor = along / along.norm()
+        return found

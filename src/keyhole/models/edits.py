@@ -6,8 +6,8 @@ An edit changes a cell in one of two ways, or in both:
                     much more or less; a negative coefficient is scaled like any other. 0 switches the cell off
     value           the value vector is replaced: as many numbers as the model is wide, as the weights store it
     towards, by     the value vector is moved: v' = v + by · ‖v‖ · d. d has length 1, and is the direction in which a value of the
-                    layer raises the token's logit most against the mean of all tokens' logits, read through the lens `norm`
-                    (`Head.promoting`). A negative `by` moves it away
+                    layer raises the token's logit most while the mean of all tokens' logits stays as it is, read through the
+                    lens `norm` (`Head.promoting`). A negative `by` moves it away
 
 A changed value acts wherever the cell is active. In a gated model a coefficient m may be negative: the cell then writes −|m|·v',
 so that a value which is moved towards a token demotes it there. `Run.orientation` says with which sign a cell's triggers have it;

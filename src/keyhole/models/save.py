@@ -265,7 +265,9 @@ def _proved(
 
 
 def _put(partial: Path, folder: Path, force: bool, model: Model) -> None:
+    mode = (partial / CONFIG).stat().st_mode
     for file in partial.iterdir():
+        file.chmod(mode)  # safetensors lets only its owner read what it writes
         with file.open("r+b") as written:
             files.sync(written)
     files.sync_folder(partial)

@@ -12,18 +12,19 @@ A set is never empty: what finds no cell is refused, with what there is.
 
 from __future__ import annotations
 
-import importlib
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ..errors import UsageError
-from ..store import collections, kinds, patterns
+from ..store import collections, kinds, leaks, patterns
 from ..store.run import Run
 from . import find, labels, query
 
 SHARE = 0.5
 """The smallest share of a cell's triggers that a search's terms must be in."""
+TITLE = 40
+"""Characters of a leaked text that are shown."""
 FORMS = "kind:NAME, collection:NAME, search:QUERY, pattern:TEXT, leak:RANK"
 
 
@@ -58,10 +59,7 @@ def offered(run: Run) -> list[Offered]:
         Offered(f"collection:{collections.STARRED}", "cells with a star", starred),
         *(Offered(f"collection:{tag}", f"tagged “{tag}”", count) for tag, count in collections.tags(run).items()),
     ]
-    leaks = _leaks()
-    if leaks is not None:
-        ranks = leaks.ranks(run)
-        found += [Offered(f"leak:{rank}", f"leak {rank}", len(leaks.cells_of(run, rank))) for rank in ranks]
+    found += _leaks_offered(run)
     return [each for each in found if each.cells]
 
 
@@ -121,20 +119,19 @@ def _pattern(run: Run, asked: str) -> list[int]:
 
 
 def _leak(run: Run, rank: str) -> list[int]:
-    leaks = _leaks()
-    if leaks is None:
-        raise UsageError(f"No leaks are stored in this run: keyhole leak {run.path}")
     if not rank.isdecimal() or len(rank) > 9:
         raise UsageError(f"A leak is named by its rank, as in leak:1; this is {rank!r:.40}.")
-    places: list[int] = leaks.cells_of(run, int(rank))
-    if not places:
-        raise UsageError(f"The leak {rank} is kept in no small set of cells: keyhole table {run.path} leak_cells")
-    return places
+    return leaks.cells_of(run, int(rank))
 
 
-def _leaks() -> Any:
-    """What reads stored leaks; None if this version of Keyhole has none."""
-    try:
-        return importlib.import_module("keyhole.store.leaks")
-    except ModuleNotFoundError:
-        return None
+def _leaks_offered(run: Run) -> list[Offered]:
+    """The leaks whose cells are known."""
+    known = leaks.of(run)
+    if known is None:
+        return []
+    found = [(rank, leak, known.best(rank)) for rank, leak in enumerate(known.leaks, 1)]
+    return [
+        Offered(f"leak:{rank}", f"leak {rank}: “{leak.continuation.strip()[:TITLE]}”", best.n90 or 0)
+        for rank, leak, best in found
+        if best is not None
+    ]
