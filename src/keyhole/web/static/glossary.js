@@ -25,6 +25,9 @@ export const TERMS = [
   ["pattern", "What several triggers of a key have in common, as a rule that runs without the model. The first one is the cell’s label."],
   ["effect", "What a cell’s addition does to the logit of a chosen token. Direct: read off the last layer, everything else unchanged. Measured: the model is run again with the cell switched off."],
   ["run", "What one scan found, as a folder: every cell’s triggers, and what the analyses added."],
+  ["leak", "Text of a corpus that the model says by heart: after the words before it, greedy decoding gives its next tokens exactly, eight or more."],
+  ["exposure", "How much likelier a line is than others of the same form, in bits: log2 of the number of lines compared, minus log2 of its rank among them."],
+  ["n90", "How many cells must be switched off, first to last in a ranking, until the model says at most a tenth of a leak’s tokens."],
 ];
 
 export async function render() {
