@@ -39,6 +39,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer().save_pretrained(folder / "HuggingFaceTB" / "SmolLM2-135M")
     text = "".join(f"The cat number {i} sat on mat {i * i % 13}. A dog ran.\n" for i in range(40))
     (folder / "speeches.txt").write_text(text)
+    (folder / "edits.json").write_text('[{"cell": "L12.345", "scale": 0}]')
     return folder
 
 

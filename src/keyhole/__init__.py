@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from .store.run import Cell, Run, Stats, Trigger
     from .store.run import Run as open
     from .uses import prompt
+    from .uses.edit import edit
     from .uses.generate import generate
+    from .uses.leaks.leak import leak
     from .uses.pruning.prune import prune, prune_curve
     from .views.report import write as report
 
@@ -52,7 +54,9 @@ _WHERE = {
     "analyze": "analyses.analyze",
     "columns": "analyses.columns",
     "compare": "analyses.compare",
+    "edit": "uses.edit",
     "generate": "uses.generate",
+    "leak": "uses.leaks.leak",
     "load": "models.load",
     "merge": "scanning.merge",
     "prune": "uses.pruning.prune",
@@ -74,8 +78,10 @@ __all__ = [
     "analyze",
     "columns",
     "compare",
+    "edit",
     "generate",
     "intervene",
+    "leak",
     "load",
     "merge",
     "open",
