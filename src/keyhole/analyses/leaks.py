@@ -9,31 +9,23 @@ import numpy as np
 
 from ..store import leaks as stored
 from ..store.run import Run
-from .claims import effect_columns, effect_facts, judge, percent, read_effect, with_interval
 from .record import (
     OUTPUT,
     Analysis,
-    Claim,
     Column,
-    Curves,
     Fact,
     Facts,
     Figure,
     Found,
     Listing,
-    Measurement,
     Row,
     Rows,
-    Series,
     Shown,
-    Verdict,
 )
-from .stats import rate_with_interval
 
 EMPTY = "nobody looked for leaks in this run yet: `keyhole leak RUN`"
 LISTED = 20
 """Leaks that the report lists."""
-MOST = 0.5
 
 READ = {
     "source": Column("VARCHAR", "where the text is from: `text` (given files) or `corpus` (what the run scanned)"),
@@ -42,10 +34,6 @@ READ = {
     "documents": Column("BIGINT", "documents of the text"),
     "read": Column("BIGINT", "tokens that were read: text that stands more than once first, then windows at random"),
     "repeated": Column("BIGINT", "tokens of the text that stand in it more than once"),
-    "sampled": Column("BIGINT", "tokens of the random windows that stand in the text once"),
-    "rate": Column("DOUBLE", "share of the sampled tokens that lie in a leak"),
-    "rate_lo": Column("DOUBLE", "lower end of its 95 % interval, over documents"),
-    "rate_hi": Column("DOUBLE", "upper end"),
     "prefix": Column("BIGINT", "tokens of a prompt, at most"),
     "least_prefix": Column("BIGINT", "tokens of a prompt, at least"),
     "length": Column("BIGINT", "tokens of a leak, at least"),
@@ -76,9 +64,7 @@ def rows(run: Run) -> Found:
     if found is None:
         return Found([])
     table = [_row(run, found, rank, leak) for rank, leak in enumerate(found.leaks, 1)]
-    counted = [leak for leak in found.leaks if leak.source == "text"]
-    often = rate_with_interval(sum(leak.repeats > 1 for leak in counted), len(counted))
-    return Found(table, read_facts(found) | effect_facts("often", often))
+    return Found(table, read_facts(found))
 
 
 def _row(run: Run, found: stored.Leaks, rank: int, leak: stored.Leak) -> Row:
@@ -118,43 +104,15 @@ def note(facts: Facts) -> str:
     where = f"the text {facts['files']}" if facts["source"] == "text" else "the run's corpus"
     if facts["read"] is None or facts["tokens"] is None:
         return f"looked for in {where}"
-    said = (
+    return (
         f"{facts['read']:,} tokens read of the {facts['tokens']:,} of {where}, what stands more than once first; a leak is at "
         f"least {facts['length']} tokens that greedy decoding gives exactly after at most {facts['prefix']}"
-    )
-    if isinstance(facts["rate"], float) and facts["sampled"]:
-        ends = ""
-        if isinstance(facts["rate_lo"], float) and isinstance(facts["rate_hi"], float):
-            ends = f" (95 % interval {percent(facts['rate_lo'])} to {percent(facts['rate_hi'])})"
-        said += (
-            f"; of text that stands once, {percent(facts['rate'])}{ends} leaks, in {facts['sampled']:,} sampled tokens"
-        )
-    return said
-
-
-def repeats_matter(measured: Measurement) -> Verdict:
-    effect = read_effect(measured.facts, "often", MOST)
-    return judge(
-        effect,
-        f"share of the leaks whose continuation stands in the text more than once, interval over leaks; smallest effect {percent(MOST)}. "
-        "Text that stands more than once is read first, so the share also depends on how much else was read",
-        f"leaks that stand more than once: {with_interval(effect)}",
     )
 
 
 def first(run: Run, rows: Rows) -> list[list[Any]]:
     shown = ("prefix", "continuation", "repeats", "extracted", "log_prob", "control_log_prob", "near", "cells")
     return [[row[column] for column in shown] for row in rows[:LISTED]]
-
-
-def by_repeats(rows: Rows) -> Rows:
-    """How many leaks of the text stand 1, 2–3, 4–7, … times."""
-    counts: dict[int, int] = {}
-    for row in rows:
-        if row["source"] == "text" and row["repeats"] > 0:
-            step = 1 << (int(row["repeats"]).bit_length() - 1)
-            counts[step] = counts.get(step, 0) + 1
-    return [{"times": step, "leaks": counts[step]} for step in sorted(counts)]
 
 
 ANALYSIS = Analysis(
@@ -201,10 +159,7 @@ ANALYSIS = Analysis(
         "layer_middle": Column("DOUBLE", "the median layer of these cells"),
         "layer_high": Column("DOUBLE", "a tenth is above this one"),
     },
-    facts={
-        **READ,
-        **effect_columns("often", "share of the leaks of the text that stand in it more than once; over leaks"),
-    },
+    facts=READ,
     rows=rows,
     note=note,
     empty=EMPTY,
@@ -228,24 +183,6 @@ ANALYSIS = Analysis(
                 rows=first,
                 noun="leaks",
             ),
-        ),
-        Figure(
-            name="leaks_by_repeats",
-            title="How often what leaks stands in the text",
-            caption="Leaks by how often their continuation stands in the text: 1, 2 to 3, 4 to 7, … times.",
-            mark=Curves(
-                x="times",
-                x_title="times in the text (at least)",
-                y_title="leaks",
-                series=[Series("leaks", "leaks")],
-                where=by_repeats,
-                format="d",
-                tooltip="d",
-                x_format="d",
-                log_x=True,
-            ),
-            claims=(Claim("Most of what leaks stands in the text more than once", repeats_matter),),
-            columns=("rank", "continuation", "repeats", "extracted", "log_prob", "control_log_prob", "surprise"),
         ),
     ),
 )

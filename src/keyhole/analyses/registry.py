@@ -45,6 +45,7 @@ BUILT_IN = (
     "pruned_kinds",
     "leaks",
     "leak_cells",
+    "leak_repeats",
 )
 """Files of this folder, each with a record ANALYSIS, in the order in which they are run."""
 

@@ -30,9 +30,9 @@ def leak(
     length: Annotated[int, typer.Option(help="Tokens of a leak, at least.")] = 8,
     tokens: Annotated[
         int,
-        typer.Option(help="Read at most this many tokens: what stands more than once first, then windows at random."),
+        typer.Option(help="Tokens to read, at most: what stands more than once first, then windows at random."),
     ] = 1_000_000,
-    localise: Annotated[int, typer.Option(help="Look for the cells of the first so many leaks.")] = 10,
+    localise: Annotated[int, typer.Option(help="Leaks whose cells are looked for: the first ones.")] = 10,
     candidates: Annotated[int, typer.Option(help="Lines that each secret is compared with.")] = 1000,
     valid: Annotated[
         list[str] | None,
@@ -73,9 +73,9 @@ def leak(
             trust_remote_code=trust_remote_code,
             progress=progress,
         )
-        analyze(found, only=["leaks", "leak_cells"])
-    rows, cells = found.table("leaks"), found.table("leak_cells")
+        analyze(found, only=["leaks", "leak_cells", "leak_repeats"])
+    rows, cells, repeats = (found.table(name) for name in ("leaks", "leak_cells", "leak_repeats"))
     if as_json:
-        put_json({"note": measured.note(found, "leaks"), "leaks": rows, "leak_cells": cells})
+        put_json({"note": measured.note(found, "leaks"), "leaks": rows, "leak_cells": cells, "leak_repeats": repeats})
     else:
-        terminal.console().print(leaks.leaks(found, rows, cells, measured.note(found, "leaks")))
+        terminal.console().print(leaks.leaks(found, rows, cells, repeats, measured.note(found, "leaks")))

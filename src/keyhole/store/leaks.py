@@ -44,6 +44,18 @@ class Leak(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """the largest exposure that so many candidates can show"""
 
 
+class Rate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How much leaks of the text that stands `times` to 2·`times` − 1 times."""
+
+    times: int
+    tokens: int
+    leaked: int
+    documents: int
+    rate: float
+    lo: float | None = None
+    hi: float | None = None
+
+
 class Tested(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One ranking of the cells for one leak, tested."""
 
@@ -76,6 +88,8 @@ class Leaks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     leaks: list[Leak]
     """by rank, those of the text first"""
     tested: list[Tested]
+    rates: list[Rate]
+    """by `times`"""
     facts: dict[str, float | int | str | None]
     """what was read, and how: see the facts of the table `leaks`"""
 

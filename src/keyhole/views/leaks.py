@@ -9,8 +9,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..analyses.claims import minus, percent
+from ..analyses.claims import interval, minus, percent
 from ..analyses.leak_cells import TITLES
+from ..analyses.leak_repeats import from_times
 from ..common.output import printable
 from ..store.run import Run
 
@@ -18,11 +19,16 @@ SHOWN = 10
 ENDS = 60
 """Characters of a text that are shown."""
 
+LISTED = (
+    "Repeats: places of the text where the continuation stands; near: where nearly the same does. Control: log p of the same words after "
+    "other prefixes, or after those of text that is nearly the same, whichever is likelier. Cells: how many are enough to forget it."
+)
+
 Rows = list[dict[str, Any]]
 
 
-def leaks(run: Run, rows: Rows, cells: Rows, note: str) -> RenderableType:
-    """The first leaks, from how many repeats on text leaks, how many cells each ranking needs, and the secrets."""
+def leaks(run: Run, rows: Rows, cells: Rows, repeats: Rows, note: str) -> RenderableType:
+    """The first leaks, how much leaks of text that stands once and more often, how many cells each ranking needs, and the secrets."""
     own = [row for row in rows if row["source"] == "text"]
     secrets = [row for row in rows if row["source"] == "secrets"]
     path = printable(str(run.path))
@@ -34,12 +40,14 @@ def leaks(run: Run, rows: Rows, cells: Rows, note: str) -> RenderableType:
         Text(printable(note) + ".", style="dim"),
     ]
     if own:
-        parts += [Text(), _listed(own), Text(), Text(_repeats(own))]
+        parts += [Text(), _listed(own), Text(LISTED, style="dim")]
+    if repeats:
+        parts += [Text(), _repeats(repeats), Text(_from(repeats))]
     if cells:
         parts += [Text(), _rankings(cells), Text(_layers(run, own))]
     if secrets:
         parts += [Text(), _secrets(secrets)]
-    parts += [Text(), Text(f"More: keyhole table {path} leaks · keyhole table {path} leak_cells")]
+    parts += [Text(), Text(f"More: keyhole table {path} leaks · leak_cells · leak_repeats")]
     return Group(*parts)
 
 
@@ -60,14 +68,25 @@ def _listed(rows: Rows) -> Table:
     return table
 
 
-def _repeats(rows: Rows) -> str:
-    found = np.array([row["repeats"] for row in rows])
-    once = int((found <= 1).sum())
-    return (
-        f"They stand in the text {int(np.median(found)):,} times in the median ({int(found.min()):,} to {int(found.max()):,}); "
-        f"{once:,} of {len(rows):,} stand there once. Control: the same words after other prefixes, or after those of text that is nearly "
-        "the same, whichever is likelier."
-    )
+def _repeats(rows: Rows) -> Table:
+    table = _table("times in the text", ">tokens read", ">of them leak", ">95 % interval")
+    for row in rows:
+        ends = "" if row["lo"] is None or row["hi"] is None else interval(row["lo"], row["hi"])
+        table.add_row(_times(row["times"]), f"{row['tokens']:,}", percent(row["rate"]), ends)
+    return table
+
+
+def _times(times: int) -> str:
+    return "1" if times == 1 else f"{times:,} to {2 * times - 1:,}"
+
+
+def _from(rows: Rows) -> str:
+    times = from_times(rows)
+    if times is None:
+        return "However often text stands there, less than half of it leaks."
+    if times == 1:
+        return "At least half of the text leaks, even if it stands there once."
+    return f"From {times:,} times on, at least half of the text leaks."
 
 
 def _rankings(cells: Rows) -> Table:

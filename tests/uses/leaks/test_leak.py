@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,8 @@ from families import save, tiny
 from typer.testing import CliRunner
 
 import keyhole
+from keyhole.analyses import leak_repeats as analysis
+from keyhole.analyses.record import Measurement, Shape
 from keyhole.cli import app
 from keyhole.common import files
 from keyhole.errors import CorpusError, RunDamaged, RunError, UsageError
@@ -20,7 +23,7 @@ from keyhole.store import layout
 from keyhole.store import leaks as stored
 from keyhole.uses.leaks.find import Protocol, find, verify
 from keyhole.uses.leaks.leak import leak
-from keyhole.uses.leaks.repeats import SEPARATOR, Corpus, repeated
+from keyhole.uses.leaks.repeats import SEPARATOR, Corpus
 
 PROTOCOL = Protocol(prefix=6, least=2, length=5)
 
@@ -90,7 +93,7 @@ def test_text_that_stands_more_than_once_is_read_first(model: Model) -> None:
     assert any(list(place.said.continuation)[-4:] == secret[-4:] for place in found.places)
 
 
-def test_the_rate_is_of_text_that_stands_once(model: Model) -> None:
+def test_how_much_leaks_by_how_often_it_stands(model: Model) -> None:
     random = np.random.default_rng(7)
     noise = [random.integers(3, 290, 20).tolist() for _ in range(30)]
     once, *twice = planted(model, 3)
@@ -99,11 +102,38 @@ def test_the_rate_is_of_text_that_stands_once(model: Model) -> None:
     inside = np.zeros(len(text.flat), bool)
     for place in found.places:
         inside[place.begin : place.begin + len(place.said.continuation)] = True
-    flat = text.flat != SEPARATOR
-    single = ~repeated(text, PROTOCOL.least + PROTOCOL.length).covered[flat]
-    assert 600 <= single.sum() < flat.sum() - 30
-    assert found.sampled == int(single.sum())
-    assert found.rate.value == pytest.approx(inside[flat][single].mean())
+    # by hand, token by token: sequences of 7 tokens, and at least 2 tokens before
+    ids = text.flat.tolist()
+    places: dict[tuple[int, ...], list[int]] = {}
+    for at in range(len(ids) - 6):
+        if SEPARATOR not in ids[at : at + 7]:
+            places.setdefault(tuple(ids[at : at + 7]), []).append(at)
+    expected: dict[int, list[bool]] = {}
+    for at, token in enumerate(ids):
+        around = {a: places[own] for a in range(max(0, at - 6), at + 1) if (own := tuple(ids[a : a + 7])) in places}
+        times = max(map(len, around.values()), default=1)
+        first = any(len(own) > 1 and own[0] == a for a, own in around.items())
+        if token != SEPARATOR and at - text.begins(at) >= PROTOCOL.least and (times == 1 or first):
+            expected.setdefault(1 << (times.bit_length() - 1), []).append(bool(inside[at]))
+    assert {each.times: (each.tokens, each.leaked) for each in found.rates} == {
+        times: (len(own), sum(own)) for times, own in expected.items()
+    }
+    assert found.rates[1].rate.value > 0.5 > found.rates[0].rate.value  # what was planted twice leaks, noise does not
+    for each in found.rates:
+        assert each.rate.lo is not None
+        assert each.rate.hi is not None
+        assert each.rate.lo <= each.rate.value <= each.rate.hi
+
+
+def test_how_often_text_must_stand_to_leak() -> None:
+    rows = [{"times": times, "rate": rate} for times, rate in ((1, 0.6), (2, 0.1), (4, 0.5), (8, 0.9))]
+    assert analysis.from_times(rows) == 4
+    assert analysis.from_times(rows[:2]) is None
+    assert analysis.from_times(rows[:1]) == 1
+    shape = Shape(tiny("gpt2").cells, 300, False)
+    for value, outcome in ((0.3, "holds"), (0.0, "does not hold"), (0.1, "unclear")):
+        facts = {"more": value, "more_lo": value - 0.05, "more_hi": value + 0.05}
+        assert analysis.repeats_matter(Measurement([], facts, shape)).outcome == outcome
 
 
 # The command
@@ -131,7 +161,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, model: Model) -> Path:
         candidates=20,
         secret_list=folder / "secrets.txt",
     )
-    keyhole.analyze(path, only=["leaks", "leak_cells"])
+    keyhole.analyze(path, only=["leaks", "leak_cells", "leak_repeats"])
     return path
 
 
@@ -144,6 +174,7 @@ def test_tables_hold_what_was_found(run: Path) -> None:
     surprises = [row["surprise"] for row in own]
     assert surprises == sorted(surprises, reverse=True)
     assert len([row for row in rows if row["source"] == "secrets"]) == 3
+    assert [row["times"] for row in opened.table("leak_repeats")][:2] == [1, 2]
     assert {row["rank"] for row in cells} == set(range(1, min(2, len(own)) + 1))
     assert {"learned", "effect", "ablation", "integrated_gradients", "activity", "random"} <= {
         row["method"] for row in cells

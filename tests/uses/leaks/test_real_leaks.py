@@ -69,7 +69,7 @@ def split(line: str) -> Said:
 @pytest.mark.slow(seconds=40)
 def test_sentences_seen_often_are_found_and_unseen_ones_never() -> None:
     found = find(model(), corpus(), Protocol(), tokens=10_000_000)
-    assert found.sampled == corpus().tokens - found.repeated  # all of it was read, and so were the unseen ones
+    assert found.read >= corpus().tokens - found.repeated  # all that stands once was read, and so were the unseen ones
     listed = weigh(model(), corpus(), cluster(found.places, Protocol().length))
     text = model().vocabulary.text
     every = [text([*place.said.prefix, *place.said.continuation]) for place in found.places]

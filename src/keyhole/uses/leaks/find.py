@@ -8,23 +8,22 @@ random places, in which something stands in the text once. Of the first, at most
               least `least`), then greedy decoding. The leak is the longest exact continuation, if it has at least `length` tokens.
               The window of the sieve may be longer than the prompt, so a few starts of each run are tried (`STARTS`).
 
-    rate      tokens that lie in a leak ÷ tokens read, among the tokens of the random windows that stand in the text once; its interval is
-              over documents
+How often text leaks that stands in the text once, twice, four times, …, is in `rates.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from ...analyses.stats import Interval, bootstrap_sums, wilson
+from ...analyses.stats import Interval
 from ...models.model import Model
 from ..losses import losses
 from ..texts import Window
+from .rates import Rate, counts, marked, more, rates
 from .repeats import Corpus, Repeated, repeated
 from .said import Said, hear
 
@@ -61,13 +60,12 @@ class Found:
     places: list[Place]
     read: int
     """tokens that were read"""
-    sampled: int
-    """those of them that stand in the text once, in windows at random places"""
-    rate: Interval
-    """share of the sampled tokens that lie in a leak"""
     repeated: int
     """tokens of the text that stand in it more than once"""
-    windows: list[tuple[int, int]] = field(default_factory=list)
+    rates: list[Rate]
+    """how much leaks of text that stands once, and more often"""
+    more: Interval
+    """how much more of it leaks if it stands often"""
 
 
 def find(
@@ -86,12 +84,10 @@ def find(
     spans = first + sampled
     runs = sieve(model, text, spans, protocol.length, begin)
     places = verify(model, text, runs, protocol)
-    inside = np.zeros(len(text.flat), bool)
-    for place in places:
-        inside[place.begin : place.begin + len(place.said.continuation)] = True
-    rate, once = _rate(text, known, sampled, inside)
+    inside = marked(text, ((place.begin, place.begin + len(place.said.continuation)) for place in places))
     read = sum(end - start for start, end in spans)
-    return Found(places, read, once, rate, int(known.covered.sum()), spans)
+    counted = counts(text, known, marked(text, first), marked(text, sampled), inside, protocol.least)
+    return Found(places, read, int(known.covered.sum()), rates(counted), more(counted))
 
 
 def _passages(text: Corpus, known: Repeated, protocol: Protocol, most: int) -> list[tuple[int, int]]:
@@ -175,24 +171,3 @@ def verify(model: Model, text: Corpus, runs: Sequence[tuple[int, int]], protocol
         own = Said(said.prefix, said.continuation[:exact])
         best[number] = Place(at, own, float(heard.log_p[:exact].sum()))
     return [best[number] for number in sorted(best)]
-
-
-def _rate(
-    text: Corpus, known: Repeated, spans: Sequence[tuple[int, int]], inside: npt.NDArray[np.bool_]
-) -> tuple[Interval, int]:
-    """The share of leaked tokens among those that stand in the text once, and how many these are."""
-    if not spans:
-        return Interval(float("nan")), 0
-    hits, sizes, documents = [], [], []
-    for start, end in spans:
-        once = ~known.covered[start:end]
-        hits.append(int((inside[start:end] & once).sum()))
-        sizes.append(int(once.sum()))
-        documents.append(int(text.document(start)))
-    total = sum(sizes)
-    if not total:
-        return Interval(float("nan")), 0
-    (found,) = bootstrap_sums(np.array([hits, sizes]), lambda sums: sums[..., :1] / sums[..., 1:], np.array(documents))
-    if not sum(hits):  # a bootstrap of nothing but misses has no width: Wilson's, over windows
-        found = Interval(0.0, 0.0, wilson(0, len(spans))[1])
-    return found, total

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ...analyses.claims import effect_facts
 from ...analyses.stats import Interval
 from ...common import notebook
 from ...common.checks import whole
@@ -34,6 +35,7 @@ from .control import Weighed, cluster, weigh
 from .exposure import Exposed, expose, read_lines, secrets
 from .find import LONGEST, Found, Protocol, find
 from .masks import Masked
+from .rates import Rate
 from .repeats import SHORT, Corpus, of_files, of_run
 from .said import Said
 
@@ -94,7 +96,8 @@ def leak(
     tested = _localised(run, model, listed, localise, valid, seed, progress)
     facts = _facts(corpus, found, protocol, tokens, seed, localise, bool(lines), len(listed), model)
     every = [_of_text(model, each) for each in listed] + [_of_list(model, corpus, each) for each in exposed]
-    stored.save(run, stored.Leaks(every, tested, facts), {"text": corpus.source})
+    rates = [_rate(each) for each in found.rates]
+    stored.save(run, stored.Leaks(every, tested, rates, facts), {"text": corpus.source})
     return run
 
 
@@ -222,6 +225,10 @@ def _of_list(model: Model, corpus: Corpus, found: Exposed) -> stored.Leak:
     )
 
 
+def _rate(found: Rate) -> stored.Rate:
+    return stored.Rate(found.times, found.tokens, found.leaked, found.documents, *found.rate)
+
+
 def _facts(
     corpus: Corpus,
     found: Found,
@@ -233,7 +240,6 @@ def _facts(
     leaks: int,
     model: Model,
 ) -> dict[str, Any]:
-    rate = found.rate
     return {
         "source": corpus.source,
         "files": corpus.files,
@@ -242,10 +248,7 @@ def _facts(
         "read": found.read,
         "at_most": tokens,
         "repeated": found.repeated,
-        "sampled": found.sampled,
-        "rate": rate.value if found.sampled else None,
-        "rate_lo": rate.lo,
-        "rate_hi": rate.hi,
+        **effect_facts("more", found.more),
         "prefix": protocol.prefix,
         "least_prefix": protocol.least,
         "length": protocol.length,

@@ -161,10 +161,16 @@ def _joined(documents: Iterable[npt.NDArray[np.int32]], source: str, files: str 
 
 
 class Repeated(NamedTuple):
-    covered: Bools
-    """which tokens lie in a sequence that stands more than once"""
+    times: Ints
+    """of each token: in how many places the most frequent of the sequences that it lies in stands; 1 if it lies in none that is repeated"""
     passages: list[tuple[int, int]]
-    """where such text stands first: from a place to the place after its end. The most often repeated first"""
+    """where text that stands more than once stands first: from a place to the place after its end. The most often repeated first"""
+
+    @property
+    def covered(self) -> Bools:
+        """Which tokens lie in a sequence that stands more than once."""
+        covered: Bools = self.times > 1
+        return covered
 
 
 def repeated(text: Corpus, n: int) -> Repeated:
@@ -172,13 +178,14 @@ def repeated(text: Corpus, n: int) -> Repeated:
     hashes, whole = text.hashes(n)
     places = np.flatnonzero(whole)
     _, first, which, counts = np.unique(hashes[places], return_index=True, return_inverse=True, return_counts=True)
-    often = counts[which] > 1
-    covered = _spread(len(text.flat), places[often], n)
     begins = places[first[counts > 1]]
     passages = _spans(_spread(len(text.flat), begins, n))
-    times = np.zeros(len(text.flat), np.int64)
-    times[places] = counts[which]
-    return Repeated(covered, sorted(passages, key=lambda span: (-int(times[span[0] : span[1]].max()), span[0])))
+    starts = np.ones(len(hashes), np.int64)
+    starts[places] = counts[which]
+    times = np.ones(len(text.flat), np.int64)
+    for each in range(n if len(starts) else 0):
+        np.maximum(times[each : each + len(starts)], starts, out=times[each : each + len(starts)])
+    return Repeated(times, sorted(passages, key=lambda span: (-int(times[span[0] : span[1]].max()), span[0])))
 
 
 def _spread(length: int, begins: Ints, n: int) -> Bools:
