@@ -8,6 +8,7 @@ document is a piece.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -16,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..analyses import targets
-from ..errors import CorpusError
+from ..errors import CorpusError, UsageError
 from ..inputs import corpus
 from ..models.model import Model
 from ..store.run import Run
@@ -26,7 +27,9 @@ LONGEST = 512
 FEWEST = 256
 """Fewest tokens for which a perplexity means something."""
 SET_ASIDE = 5
-"""If nothing was held out, one document of so many is measured on, and the others are fitted to."""
+"""If no documents were held out, one of five is measured on, and the others are fitted to."""
+ENOUGH = 8
+"""More than one of five, if that makes as many documents as this: intervals resample documents."""
 MOST = 1 << 16
 """Tokens, at most, of a text by default."""
 
@@ -49,8 +52,8 @@ class Text:
     documents: list[int]
     """the document of each piece"""
     source: str
-    """`valid` (given text), `held out` (by the scan), `set aside` (documents of the run that nothing was fitted to) or
-    `corpus`"""
+    """`valid` (given text), `held out` (documents that were not scanned), `set aside` (documents of the run that nothing was fitted
+    to), `end` (of the run's one document) or `corpus`"""
     files: str = ""
     """the names of the given files, if `source` is `valid`"""
 
@@ -105,20 +108,28 @@ def _joined(run: Run, units: Ints) -> Iterator[tuple[int, str]]:
         yield document, said
 
 
-def _gathered(model: Model, texts: Iterable[tuple[int, str]], most: int, source: str, files: str = "") -> Text:
+def _gathered(
+    model: Model, texts: Iterable[tuple[int, str]], most: int, source: str, files: str = "", each: int | None = None
+) -> Text:
+    """At most `most` tokens, and at most `each` of a document."""
     pieces: list[list[int]] = []
     documents: list[int] = []
+    taken: Counter[int] = Counter()
     left = most
     for document, text in texts:
         if left <= 0:
             break
+        room = left if each is None else min(left, each - taken[document])
+        if room <= 0:
+            continue
         (ids,) = model.tokenize([text])
         if not ids:
             continue
         model.check_ids(max(ids))
-        pieces.append(ids[:left])
+        pieces.append(ids[:room])
         documents.append(document)
         left -= len(pieces[-1])
+        taken[document] += len(pieces[-1])
     return Text(pieces, documents, source, files)
 
 
@@ -131,38 +142,55 @@ def fitted_and_measured(
     measured: int = MOST,
     seed: int = 0,
 ) -> tuple[Text, Text]:
-    """The text of a run that something is fitted to, and other text that it is measured on: `valid`, else what the scan held out,
-    else documents that are set aside. Documents are taken in random order, so that a part of the corpus stands for all of it."""
+    """The text of a run that something is fitted to, and other text that it is measured on: `valid`, else documents that the scan held
+    out as a whole, else documents that are set aside. No document is in both, unless the run has one document only: then its end
+    is set aside. Documents are taken in random order, and what is measured on is spread over them, so that a part of the corpus
+    stands for all of it."""
     documents = np.asarray(run.unit_documents)
     units = np.arange(len(documents))
-    held = targets.held_out_units(run)
     scanned = np.ones(len(units), bool)
-    scanned[held] = False
+    scanned[targets.held_out_units(run)] = False
     numbers = np.unique(documents)
     order = np.random.default_rng(seed).permutation(numbers)
     if valid:
+        _refuse_own(run, valid)
         aside, source = np.zeros(len(units), bool), "valid"
-    elif len(held):
+    elif not scanned.all() and not np.isin(documents[~scanned], documents[scanned]).any():
         aside, source = ~scanned, "held out"
     elif len(numbers) >= 2:
-        few = order[: max(1, len(numbers) // SET_ASIDE)]
+        few = order[: max(1, len(numbers) // SET_ASIDE, min(ENOUGH, len(numbers) // 2))]
         aside, source = np.isin(documents, few), "set aside"
     else:
-        aside, source = units >= len(units) - max(1, len(units) // SET_ASIDE), "set aside"
+        aside, source = units >= len(units) - max(1, len(units) // SET_ASIDE), "end"
     own = _taken(run, model, units[scanned & ~aside], order, fitted, "corpus")
-    other = given(model, valid, measured) if valid else _taken(run, model, units[aside], order, measured, source)
-    if own.tokens < FEWEST or other.tokens < FEWEST:
-        short, what = (own, "to fit to") if own.tokens < FEWEST else (other, "to measure on")
-        raise CorpusError(
-            f"There are {short.tokens:,} tokens of text {what} ({short.files or f'{short.source} of {run.path}'}), and at least {FEWEST} are needed. "
-            "Scan more text, or give some: --valid FILE."
-        )
+    if valid:
+        other = given(model, valid, measured)
+    else:
+        each = max(LONGEST, -(-measured // max(1, len(np.unique(documents[aside])))))
+        other = _taken(run, model, units[aside], order, measured, source, each)
+    for text, what in ((own, "to fit to"), (other, "to measure on")):
+        if text.tokens < FEWEST:
+            raise CorpusError(
+                f"There are {text.tokens:,} tokens of text {what} ({text.files or f'of the run {run.path}'}), and at least {FEWEST} are "
+                f"needed. {'Give more of it.' if text.files else 'Scan more text, or give some: --valid FILE.'}"
+            )
     return own, other
 
 
-def _taken(run: Run, model: Model, units: Ints, order: Ints, most: int, source: str) -> Text:
+def _refuse_own(run: Run, names: Sequence[str | os.PathLike[str]]) -> None:
+    """Refuse text that was scanned: what is fitted to it and measured on it looks better than it is."""
+    own = {os.path.realpath(str(source)) for source in run.manifest["corpus"]["sources"]}
+    for name in names:
+        if os.path.realpath(os.fspath(name)) in own:
+            raise UsageError(
+                f"{os.fspath(name)} is the text that was scanned, so it cannot be measured on too. Name other text, or leave --valid out: then "
+                "documents of the run are set aside."
+            )
+
+
+def _taken(run: Run, model: Model, units: Ints, order: Ints, most: int, source: str, each: int | None = None) -> Text:
     """Units of documents in the order of `order`, until there are `most` tokens."""
     documents = np.asarray(run.unit_documents)[units]
     place = np.empty(int(order.max(initial=-1)) + 1, np.int64)
     place[order] = np.arange(len(order))
-    return of_units(run, model, units[np.lexsort((units, place[documents]))], most, source)
+    return _gathered(model, _joined(run, units[np.lexsort((units, place[documents]))]), most, source, each=each)
