@@ -24,6 +24,9 @@ def rows(run: Run) -> Found:
                 "method": each.method,
                 "scope": each.scope,
                 "share": each.share,
+                "text": each.text,
+                "fitted": each.fitted,
+                "seed": each.seed,
                 "kind": each.kind,
                 "cells": each.cells,
                 "gone": each.gone,
@@ -35,14 +38,17 @@ def rows(run: Run) -> Found:
     return Found(table)
 
 
-def _listed(run: Run, rows: Rows) -> list[list[object]]:
-    """Of the last method and share: kinds with cells, those that go most first."""
-    if not rows:
-        return []
-    last = rows[-1]
-    chosen = [row for row in rows if row["method"] == "refit" and row["share"] == 0.25] or [
-        row for row in rows if all(row[key] == last[key] for key in ("method", "scope", "share"))
+def of_one_method(rows: Rows) -> Rows:
+    """Of what was counted last, refit at 25 % if it is there, else the last method and share."""
+    same = stored.latest(rows, ("text", "fitted", "seed", "scope"))
+    return [row for row in same if row["method"] == "refit" and row["share"] == 0.25] or [
+        row for row in same if all(row[key] == same[-1][key] for key in ("method", "share"))
     ]
+
+
+def _listed(run: Run, rows: Rows) -> list[list[object]]:
+    """Kinds with cells, those that go most first."""
+    chosen = of_one_method(rows)
     titles = {kind.name: kind.title for kind in kinds.KINDS} | {kinds.NONE: "none of these"}
     known = sorted((row for row in chosen if row["cells"]), key=lambda row: -row["rate"])
     return [
@@ -61,6 +67,9 @@ ANALYSIS = Analysis(
         "method": Column("VARCHAR", "which cells go first"),
         "scope": Column("VARCHAR", "`uniform` or `global`"),
         "share": Column("DOUBLE", "share of all cells that go: what a kind would lose if kinds did not matter"),
+        "text": Column("VARCHAR", "what was measured on: see `pruning`"),
+        "fitted": Column("BIGINT", "tokens of the run's text that the cells were chosen on"),
+        "seed": Column("BIGINT", "the seed of random choices"),
         "kind": Column("VARCHAR", "the kind; `none` are cells without a label"),
         "cells": Column("BIGINT", "cells of that kind"),
         "gone": Column("BIGINT", "those of them that go"),

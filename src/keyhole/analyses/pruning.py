@@ -25,7 +25,6 @@ from .record import (
     Found,
     Measurement,
     Row,
-    Rows,
     Series,
     Verdict,
 )
@@ -40,15 +39,15 @@ BETTER = 0.005
 SHOWN = (
     ("refit", "refit", "blue"),
     ("flap", "FLAP", "orange"),
+    ("flap+refit", "FLAP's choice, refitted", "ink"),
     ("wanda", "Wanda", "green"),
     ("square", "mean square activity", "sky"),
     ("duplicates", "dead and duplicates first", "red"),
-    ("magnitude", "magnitude", "ink"),
     ("maxabs", "maximum absolute weight", "quiet"),
     ("random", "random", "faint"),
 )
 """The methods of the figure, in the order of its legend; the table has all."""
-TITLES = {name: title for name, title, _ in SHOWN} | {"activity": "mean activity"}
+TITLES = {name: title for name, title, _ in SHOWN} | {"activity": "mean activity", "magnitude": "magnitude"}
 
 
 def rows(run: Run) -> Found:
@@ -56,14 +55,15 @@ def rows(run: Run) -> Found:
     found = stored.of(run)
     if found is None:
         return Found([])
-    table: list[Row] = [msgspec.to_builtins(row) | {"folder": row.folder or ""} for row in found.rows]
-    last = found.rows[-1] if found.rows else None
-    return Found(table, {} if last is None else _effects(found, last))
+    table: list[Row] = [
+        msgspec.to_builtins(row) | {"folder": row.folder or "", "bias": int(row.bias)} for row in found.rows
+    ]
+    return Found(table, _effects(found) if found.rows else {})
 
 
-def _effects(found: stored.Pruning, last: stored.Row) -> dict[str, float | int | str | None]:
-    """What claims rest on: of the rows that were measured on the same text as the last one."""
-    same = [row for row in found.rows if (row.text, row.tokens, row.scope) == (last.text, last.tokens, last.scope)]
+def _effects(found: stored.Pruning) -> dict[str, float | int | str | None]:
+    """What claims rest on: of the rows that can be compared with the last one."""
+    last, same = found.rows[-1], stored.latest(found.rows)
     quarter = next((row for row in same if row.method == "refit" and row.share == QUARTER), None)
     half = next((row for row in same if row.method == "refit" and row.share == HALF), None)
     spared = Interval(math.nan)
@@ -76,21 +76,29 @@ def _effects(found: stored.Pruning, last: stored.Row) -> dict[str, float | int |
         "text": last.text,
         "tokens": last.tokens,
         "fitted": last.fitted,
+        "seed": last.seed,
         "scope": last.scope,
+        "bias": int(last.bias),
         **effect_facts("spared", spared),
         **effect_facts("over", over),
     }
 
 
 def note(facts: Facts) -> str:
-    where = {
-        "held out": "what the scan held out",
-        "set aside": "documents of the run that nothing was chosen on",
-    }.get(str(facts["text"]), str(facts["text"]))
+    bias = "" if facts["bias"] else "; this architecture has no place for biases, so FLAP makes up for nothing"
     return (
-        f"measured on {facts['tokens']:,} tokens of {where}; cells were chosen on {facts['fitted']:,} tokens of the run's text; "
-        "intervals over documents"
+        f"measured on {facts['tokens']:,} tokens of {where_from(str(facts['text']))}; cells were chosen on {facts['fitted']:,} tokens of "
+        f"the run's text; {facts['scope']}; intervals over documents{bias}"
     )
+
+
+def where_from(text: str) -> str:
+    """In words, where text is from that something was measured on."""
+    return {
+        "held out": "documents that the scan held out",
+        "set aside": "documents of the run that were set aside",
+        "end": "the end of the run's one document",
+    }.get(text, text)
 
 
 def quarter_can_go(measured: Measurement) -> Verdict:
@@ -105,14 +113,6 @@ def taking_over(measured: Measurement) -> Verdict:
     effect = read_effect(measured.facts, "over", BETTER)
     said = "not measured" if effect is None else f"difference {minus(effect.value, 3)} nats per token"
     return judge(effect, test, said)
-
-
-def _last(rows: Rows) -> Rows:
-    """The rows that are drawn: those that were measured on the same text as the last one."""
-    if not rows:
-        return rows
-    last = rows[-1]
-    return [row for row in rows if all(row[key] == last[key] for key in ("text", "tokens", "scope"))]
 
 
 def measure(run: Run, values: Values | None) -> npt.NDArray[np.floating] | None:
@@ -137,11 +137,14 @@ ANALYSIS = Analysis(
         "gone": Column("BIGINT", "cells that go"),
         "parameters": Column("BIGINT", "weights of the model that is left"),
         "text": Column(
-            "VARCHAR", "what it was measured on: given files, or `held out`, or `set aside` from the run's own"
+            "VARCHAR",
+            "what it was measured on: given files; or of the run's own documents those that were not scanned (`held out`) or that "
+            "were `set aside`, or the `end` of its one document",
         ),
         "tokens": Column("BIGINT", "tokens of that text"),
         "fitted": Column("BIGINT", "tokens of the run's text that the cells were chosen on"),
         "seed": Column("BIGINT", "the seed of random choices"),
+        "bias": Column("BIGINT", "1 if pruned layers have a bias, which makes up for what went on average, else 0"),
         "perplexity_before": Column(
             "DOUBLE", "perplexity of the whole model: exp of the mean −log p per token, in nats"
         ),
@@ -170,7 +173,9 @@ ANALYSIS = Analysis(
         "text": Column("VARCHAR", "the text of the last row"),
         "tokens": Column("BIGINT", "its tokens"),
         "fitted": Column("BIGINT", "tokens that the cells were chosen on"),
+        "seed": Column("BIGINT", "the seed of random choices"),
         "scope": Column("VARCHAR", "`uniform` or `global`"),
+        "bias": Column("BIGINT", "1 if pruned layers have a bias, else 0"),
         **effect_columns("spared", "minus the relative change of the perplexity if refit takes 25 % of the cells"),
         **effect_columns("over", "FLAP's mean −log p minus refit's if 50 % of the cells go, in nats per token"),
     },
@@ -191,13 +196,13 @@ ANALYSIS = Analysis(
                     Series(title, "change", ("change_lo", "change_hi"), colour=colour, where={"method": name})  # type: ignore[arg-type]
                     for name, title, colour in SHOWN
                 ],
-                where=_last,
+                where=stored.latest,
                 high=2.0,
             ),
             claims=(
                 Claim("A quarter of the cells can go, and the perplexity rises by less than 10 %.", quarter_can_go),
                 Claim(
-                    "At half of the cells, those that others can take over are a better choice than those that fluctuate least (FLAP).",
+                    "At half of the cells, taking those that others can take over, and refitting the others, loses less than FLAP does.",
                     taking_over,
                 ),
             ),

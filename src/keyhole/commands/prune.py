@@ -29,8 +29,8 @@ def prune(
     by: Annotated[
         str | None,
         typer.Option(
-            help="Which cells go first: refit, flap, wanda, square, activity, duplicates, magnitude, maxabs, random. With --curve several, "
-            "as in refit,flap.  [default: refit; with --curve all]",
+            help="Which cells go first: refit, flap, flap+refit, wanda, square, activity, duplicates, magnitude, maxabs, random. With --curve "
+            "several, as in refit,flap.  [default: refit; with --curve all]",
             show_default=False,
         ),
     ] = None,
@@ -45,7 +45,7 @@ def prune(
     valid: Annotated[
         list[str] | None,
         typer.Option(
-            help="Text to measure on. May be repeated.  [default: what the scan held out, else documents that are set aside]",
+            help="Text to measure on. May be repeated.  [default: documents that the scan held out, else documents that are set aside]",
             show_default=False,
         ),
     ] = None,

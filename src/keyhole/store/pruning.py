@@ -3,9 +3,11 @@ without a model."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import msgspec
+import msgspec.structs
 import numpy as np
 import numpy.typing as npt
 
@@ -15,6 +17,8 @@ from .values import unfit
 
 GROUP = "pruning"
 GOES = "goes_at"
+
+T = TypeVar("T")
 
 
 class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -33,6 +37,8 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fitted: int
     """tokens of the text that the choice was made on"""
     seed: int
+    bias: bool
+    """whether pruned layers have a bias: without one FLAP makes up for nothing, and refit for less"""
     perplexity_before: float
     perplexity: float
     change: float
@@ -64,9 +70,16 @@ class Gone(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     method: str
     scope: str
     share: float
+    text: str
+    fitted: int
+    seed: int
     kind: str
     cells: int
     gone: int
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return (self.method, self.scope, self.share, self.text, self.fitted, self.seed, self.kind)
 
 
 class Pruning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -89,18 +102,34 @@ def of(run: Run) -> Pruning | None:
         raise unfit(run, layout.analyses_file(run.path).name, f"its pruning is damaged ({error})") from None
 
 
+def latest(rows: Sequence[T], same: Sequence[str] = ("text", "tokens", "fitted", "seed", "scope")) -> list[T]:
+    """The rows that can be compared with the newest one, which is the last: measured on the same text, chosen on as much, with the
+    same seed and scope."""
+    return [row for row in rows if all(_field(row, name) == _field(rows[-1], name) for name in same)]
+
+
+def _field(row: Any, name: str) -> Any:
+    return row[name] if isinstance(row, dict) else getattr(row, name)
+
+
 def goes_at(run: Run) -> npt.NDArray[np.float32] | None:
     """[cells] the share of the cells that are gone when this one goes, by the order of the last method: small goes first."""
     return percell.numbers(run, GROUP, GOES)
 
 
 def save(run: Run, found: Pruning, goes: npt.NDArray[np.float32] | None) -> None:
-    """Add rows to those that are there. Without an order, the one that is there stays."""
+    """Add rows to those that are there, the new ones at the end. What a row does not know (the speed, if nothing was written), the
+    one whose place it takes says. Without an order, the one that is there stays."""
     before = of(run)
     known = {row.key: row for row in before.rows} if before else {}
-    known |= {row.key: row for row in found.rows}
-    kinds = {(each.method, each.scope, each.share, each.kind): each for each in (before.kinds if before else [])}
-    kinds |= {(each.method, each.scope, each.share, each.kind): each for each in found.kinds}
+    for row in found.rows:
+        replaced = known.pop(row.key, row)
+        unknown = {name: getattr(replaced, name) for name in row.__struct_fields__ if getattr(row, name) is None}
+        known[row.key] = msgspec.structs.replace(row, **unknown)
+    kinds = {each.key: each for each in (before.kinds if before else [])}
+    for one in found.kinds:
+        kinds.pop(one.key, None)
+        kinds[one.key] = one
     method, scope = found.method, found.scope
     if goes is None and before is not None and (there := goes_at(run)) is not None:
         goes, method, scope = np.array(there), before.method, before.scope

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -10,9 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ..analyses.claims import percent
-from ..analyses.pruning import TITLES, _last
+from ..analyses.pruned_kinds import of_one_method
+from ..analyses.pruning import TITLES, where_from
 from ..common.output import printable
-from ..store import kinds
+from ..store import kinds, pruning
 
 if TYPE_CHECKING:
     from ..uses.pruning.prune import Pruned
@@ -43,10 +45,7 @@ def pruned(done: Pruned) -> RenderableType:
         "speed",
         f"{fast['faster']:.2f}× the whole model ({fast['faster_least']:.2f} to {fast['faster_most']:.2f}), blocks only",
     )
-    where = {"held out": "what the scan held out", "set aside": "documents of the run that nothing was chosen on"}.get(
-        row.text, row.text
-    )
-    about = f"Measured on {row.tokens:,} tokens of {printable(where)}; cells chosen on {row.fitted:,} tokens. 95 % intervals over documents."
+    about = f"Measured on {row.tokens:,} tokens of {printable(where_from(row.text))}; cells chosen on {row.fitted:,} tokens. 95 % intervals over documents."
     parts: list[RenderableType] = [
         Text(f"{folder}: a model with {percent(1 - row.share)} of the cells", style="bold"),
         table,
@@ -65,7 +64,7 @@ def pruned(done: Pruned) -> RenderableType:
 
 def curve(rows: list[dict[str, Any]], gone: list[dict[str, Any]], path: str) -> RenderableType:
     """Methods × shares: change of the perplexity, and agreement."""
-    last = _last(rows)
+    last = pruning.latest(rows)
     shares = sorted({row["share"] for row in last})
     table = Table(box=None, padding=(0, 1))
     table.add_column("cells that go")
@@ -78,14 +77,14 @@ def curve(rows: list[dict[str, Any]], gone: list[dict[str, Any]], path: str) -> 
     first = last[-1]
     head = f"Perplexity {first['perplexity_before']:.2f}; its change without a share of the cells (95 % interval over documents), and below it the share of tokens with the same first choice."
     parts: list[RenderableType] = [Text(head), Text(), table]
-    chosen = [row for row in gone if row["method"] == "refit" and row["share"] == 0.25]
+    chosen = of_one_method(gone)
     if chosen:
-        parts += [Text(), _kinds(chosen, 0.25)]
+        parts += [Text(), _kinds(chosen, chosen[0]["share"])]
     parts += [Text(), Text(f"keyhole table {printable(path)} pruning", style="dim")]
     return Group(*parts)
 
 
-def _kinds(rows: list[dict[str, Any]], share: float) -> RenderableType:
+def _kinds(rows: Sequence[dict[str, Any]], share: float) -> RenderableType:
     titles = {kind.name: kind.title for kind in kinds.KINDS} | {kinds.NONE: "none of these"}
     known = sorted((row for row in rows if row["cells"]), key=lambda row: -row["gone"] / row["cells"])
     told = ", ".join(f"{titles.get(row['kind'], row['kind'])} {percent(row['gone'] / row['cells'])}" for row in known)

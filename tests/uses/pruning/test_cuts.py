@@ -80,22 +80,30 @@ def test_cut_is_masked_and_transformers_loads_it(family: str, tmp_path: Path) ->
     assert torch.equal(logits(model.lm), before)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "phi3", "gemma2"])
+@pytest.mark.parametrize("family", sorted(TINY))
 def test_layers_of_different_widths_are_kept_and_loaded(family: str, tmp_path: Path) -> None:
     model = tiny(family)
-    own = [cuts.Cut(torch.arange(width)) for width in (20, 5, 24)]
+    widths = [20, 5, 24][: model.layers]
+    own = [cuts.Cut(torch.arange(width)) for width in widths]
     with cuts.masked(model, own):
         masked = logits(model.lm)
     smaller = cuts.cut(model, own)
-    assert smaller.cells.sizes == [20, 5, 24]
+    assert smaller.cells.sizes == widths
     saved = save(smaller, tmp_path / "m", {"made": "prune", "fingerprint": model.weights_fingerprint})
     again = keyhole.load(saved.folder)
-    assert again.cells.sizes == [20, 5, 24]
+    assert again.cells.sizes == widths
     assert torch.allclose(logits(again.lm), masked, atol=1e-4, rtol=1e-4)
     with pytest.raises(Exception, match="size"):  # never read as something that it is not
         AutoModelForCausalLM.from_pretrained(saved.folder)
     config = json.loads((saved.folder / "config.json").read_text())
     (saved.folder / "config.json").write_text(json.dumps({**config, "keyhole_widths": [20, "5", 24]}))
+    # cut again to one width, it is an ordinary checkpoint again, if the architecture has a setting for it
+    last = cuts.cut(again, [cuts.Cut(torch.arange(5))] * len(widths))
+    same = save(last, tmp_path / "same", {"made": "prune", "fingerprint": model.weights_fingerprint})
+    assert keyhole.load(same.folder).cells.sizes == 5
+    if FAMILIES[family].width is not None:
+        plain = AutoModelForCausalLM.from_pretrained(same.folder)
+        assert torch.allclose(logits(plain), logits(last.lm), atol=1e-4, rtol=1e-4)
     with pytest.raises(keyhole.errors.ModelError, match="keyhole_widths"):
         keyhole.load(saved.folder)
 
@@ -175,7 +183,8 @@ def test_moments_are_those_of_the_text() -> None:
     assert torch.allclose(found.sizes, m.abs().sum(0), atol=1e-3)
     assert torch.allclose(found.squares, m.square().sum(0), atol=1e-3)
     assert found.pairs is not None
-    assert torch.allclose(found.pairs.double(), m.T @ m, atol=1e-3)
+    assert torch.allclose(found.second(centred=False), m.T @ m / len(m), atol=1e-3)
+    assert torch.allclose(found.second(centred=True), torch.cov(m.T, correction=0), atol=1e-3)
     assert torch.allclose(found.variance, m.var(0), atol=1e-4)
 
 
@@ -218,8 +227,9 @@ def test_shares_that_leave_nothing_or_everything_are_refused() -> None:
     for share in (0.0, 1.0, -0.1, float("nan")):
         with pytest.raises(UsageError, match="share"):
             cuts.uniform([24, 24], share)
-    with pytest.raises(UsageError, match="at least one"):
-        cuts.uniform([24], 0.01)
+    for widths, share in (([24], 0.01), ([1, 40], 0.4), ([2, 40], 0.9)):
+        with pytest.raises(UsageError, match="at least one"):
+            cuts.uniform(widths, share)
     assert cuts.uniform([24, 24], 0.25) == [6, 6]
 
 
@@ -232,3 +242,10 @@ def test_global_takes_the_cheapest_of_all_layers_and_leaves_one_in_each() -> Non
     assert cuts.by_cost([4, 4], [cheap, dear], 0.5, METHODS["wanda"]) == [3, 1]
     # FLAP's scores are standardised per layer, so these two layers are alike
     assert cuts.by_cost([4, 4], [cheap, dear], 0.5, METHODS["flap"]) == [2, 2]
+    # its strongest cell stays, and counts all the same: mean and deviation are those of the whole layer
+    outlier = Order(torch.arange(4), torch.tensor([1.0, 2.0, 3.0, 1000.0]).double())
+    even = Order(torch.arange(4), torch.tensor([1.0, 2.0, 3.0, 4.0]).double())
+    # standardised: −0.502, −0.5, −0.498, 1.5 and −1.16, −0.39, 0.39, 1.16
+    assert cuts.by_cost([4, 4], [outlier, even], 0.5, METHODS["flap"]) == [3, 1]
+    with pytest.raises(UsageError, match="none"):
+        cuts.by_cost([4, 4], [cheap, dear], 0.01, METHODS["wanda"])

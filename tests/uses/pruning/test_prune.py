@@ -35,7 +35,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     documents = ["\n".join(lines[at : at + 4]) for at in range(0, len(lines), 4)]
     (folder / "text.txt").write_text("\n\n".join(documents))
     name = save(tiny(MODEL), folder / "model")
-    run = keyhole.scan(name, [folder / "text.txt"], out=folder / "run", unit="line", top=4, hold_out=0.3)
+    run = keyhole.scan(
+        name, [folder / "text.txt"], out=folder / "run", unit="line", top=4, hold_out=0.3, hold_out_by="document"
+    )
     keyhole.analyze(run, only=["kinds"], samples=50)
     return folder
 
@@ -45,6 +47,12 @@ def folder(made: Path, tmp_path: Path) -> Path:
     """A copy of the run of its own."""
     shutil.copytree(made / "run", tmp_path / "run")
     return tmp_path
+
+
+def made_text(folder: Path) -> Path:
+    """The text that was scanned."""
+    (source,) = keyhole.open(folder / "run").manifest["corpus"]["sources"]
+    return Path(source)
 
 
 def test_a_pruned_model_its_tables_and_what_it_says(folder: Path) -> None:
@@ -193,9 +201,27 @@ def test_cells_are_not_chosen_on_the_text_they_are_measured_on(folder: Path) -> 
     assert fitted_and_measured(run, model, seed=1)[0].documents != fitted.documents  # another order of documents
 
 
+def test_a_document_of_which_a_part_was_held_out_is_not_on_both_sides(folder: Path, tmp_path: Path) -> None:
+    """Sentences of one document say much of each other: held-out units are no text of their own, so documents are set aside."""
+    run = keyhole.scan(tiny(MODEL), [made_text(folder)], out=tmp_path / "units", unit="line", top=4, hold_out=0.3)
+    fitted, other = fitted_and_measured(run, tiny(MODEL), fitted=10**9, measured=10**9)
+    assert other.source == "set aside"
+    assert set(fitted.documents).isdisjoint(other.documents)
+    # and what the scan held out is not fitted to
+    held = set(targets.held_out_units(run).tolist())
+    units = [unit for unit, document in enumerate(run.unit_documents) if document in set(fitted.documents)]
+    every, scanned = (sum(len(run.unit_tokens(unit)) for unit in of) for of in (units, set(units) - held))
+    assert scanned <= fitted.tokens < every
+
+
+def test_text_that_was_scanned_is_refused_to_measure_on(folder: Path) -> None:
+    with pytest.raises(UsageError, match="was scanned"):
+        uses.prune(folder / "run", folder / "x", keep=0.5, valid=made_text(folder))
+
+
 def test_damaged_settings_are_noticed(folder: Path) -> None:
     run = keyhole.open(folder / "run")
-    row = stored.Row("refit", "uniform", 0.25, 1, 2, "valid", 3, 4, 0, 5.0, 6.0, 0.2, 0.9)
+    row = stored.Row("refit", "uniform", 0.25, 1, 2, "valid", 3, 4, 0, True, 5.0, 6.0, 0.2, 0.9)
     stored.save(run, stored.Pruning([row], []), None)
     assert stored.of(run) is not None
     file = folder / "run" / "analyses.json"

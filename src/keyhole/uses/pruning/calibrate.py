@@ -3,7 +3,7 @@
     count     tokens
     sums      Σ m             [cells]
     sizes     Σ |m|           [cells]
-    pairs     Σ m mᵀ          [cells, cells]   its diagonal is Σ m²
+    pairs     Σ (m−s)(m−s)ᵀ   [cells, cells]   s: a first guess of the mean, without which a large mean would drown a small variance
     pull      Σ g gᵀ          [model, model]   g: gradient of −log p of the next token by what the layer adds
 
 The next token of `pull` is drawn from the model's own distribution, so that Σ g gᵀ is the Fisher information: how much the
@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ...errors import ModelError
 from ...lens.head import Head
 from ...models.model import Model
 from ...models.patches import without_readbacks
@@ -45,6 +46,8 @@ class Moments:
     squares: Tensor
     pairs: Tensor | None = None
     pull: Tensor | None = None
+    guess: Tensor | None = None
+    """[cells] s, float32 on the layer's device: the mean over the first batch; None before it, and taken for 0"""
 
     @property
     def mean(self) -> Tensor:
@@ -54,6 +57,26 @@ class Moments:
     def variance(self) -> Tensor:
         """Of each cell's coefficient, with n − 1."""
         return (self.squares - self.sums.square() / self.count).clamp_min(0) / max(1, self.count - 1)
+
+    def second(self, *, centred: bool) -> Tensor:
+        """[cells, cells] the covariance of the coefficients (with n), or their second moment; float64."""
+        assert self.pairs is not None
+        found = self.pairs.double() / self.count
+        mean = self.mean.to(found.device)
+        off = mean if self.guess is None else mean - self.guess.double().to(found.device)
+        found -= torch.outer(off, off)
+        if not centred:
+            found += torch.outer(mean, mean)
+        return found
+
+    def check(self, layer: int, kind: torch.dtype) -> None:
+        """Refuse numbers that are none."""
+        every = [self.sums, self.squares, *(each for each in (self.pairs, self.pull) if each is not None)]
+        if not all(bool(each.isfinite().all()) for each in every):
+            raise ModelError(
+                f"Coefficients or gradients of layer {layer} are infinite or no number in {str(kind).removeprefix('torch.')}, so nothing can be "
+                "fitted to them. Give the model in a wider type: model=keyhole.load(MODEL, dtype='float32')."
+            )
 
 
 def groups(model: Model, pairs: bool) -> Iterator[list[int]]:
@@ -92,6 +115,8 @@ def calibrate(
             own[row, batch.n_special : batch.n_special + len(windows[which].ids)] = True
         _pass(model, batch.ids, own.to(model.device), found, random, pull=pull)
         advance(sum(len(windows[row].ids) for row in rows))
+    for layer, moments in found.items():
+        moments.check(layer, model.dtype)
     return found
 
 
@@ -117,7 +142,7 @@ def _pass(
     @torch.no_grad()
     def take(site: int, x: Tensor, tokens: Tensor | None) -> None:
         if site in found:
-            _add(found[site], x.detach().reshape(-1, x.shape[-1])[own.reshape(-1).to(x.device)].float())
+            add(found[site], x.detach().reshape(-1, x.shape[-1])[own.reshape(-1).to(x.device)].float())
 
     def hold(site: int, y: Tensor, tokens: Tensor | None) -> None:
         if site in found:
@@ -157,10 +182,14 @@ def _own_loss(head: Head, residuals: Tensor, random: torch.Generator) -> Tensor:
     return -log_p.gather(1, drawn).sum()
 
 
-def _add(moments: Moments, m: Tensor) -> None:
+def add(moments: Moments, m: Tensor) -> None:
+    """Coefficients [tokens, cells] of some more tokens."""
     moments.count += len(m)
     moments.sums += m.sum(0, dtype=torch.float64).cpu()
     moments.sizes += m.abs().sum(0, dtype=torch.float64).cpu()
     moments.squares += m.square().sum(0, dtype=torch.float64).cpu()
-    if moments.pairs is not None:
+    if moments.pairs is not None and len(m):
+        if moments.guess is None:
+            moments.guess = m.mean(0)
+        m = m - moments.guess
         moments.pairs += m.T @ m

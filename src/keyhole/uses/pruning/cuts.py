@@ -19,7 +19,7 @@ from ...errors import UsageError
 from ...models import resize
 from ...models.model import Model
 from ...models.widths import SETTING
-from .methods import Layer, Method, Order, standardised
+from .methods import Layer, Method, Order, flap, standardised
 from .refit import refitted
 
 
@@ -50,7 +50,7 @@ def check_share(share: float) -> float:
 def uniform(widths: Sequence[int], share: float) -> list[int]:
     """How many cells of each layer go, if every layer loses the same share."""
     counts = [round(check_share(share) * width) for width in widths]
-    if not any(counts) or any(count >= width for count, width in zip(counts, widths, strict=True)):
+    if not all(counts) or any(count >= width for count, width in zip(counts, widths, strict=True)):
         raise UsageError(
             f"{share:g} of {min(widths)} cells is {min(counts)}: at least one cell must go and one must stay per layer."
         )
@@ -60,11 +60,14 @@ def uniform(widths: Sequence[int], share: float) -> list[int]:
 def by_cost(widths: Sequence[int], orders: Sequence[Order], share: float, method: Method) -> list[int]:
     """How many cells of each layer go, if those of all layers are compared. One at least stays in each."""
     check_share(share)
-    costs = [order.costs[: width - 1] for order, width in zip(orders, widths, strict=True)]
-    if method.name == "flap":
+    costs = [order.costs for order in orders]
+    if method.order is flap:
         costs = [standardised(each) for each in costs]
+    costs = [each[: width - 1] for each, width in zip(costs, widths, strict=True)]
     costs = [each.cummax(0).values if len(each) else each for each in costs]  # in each layer its own order
     total = min(round(share * sum(widths)), sum(map(len, costs)))
+    if not total:
+        raise UsageError(f"{share:g} of {sum(widths):,} cells is none: at least one must go.")
     layers = torch.cat([torch.full((len(each),), number) for number, each in enumerate(costs)])
     first = torch.cat(costs).argsort(stable=True)[:total]
     return torch.bincount(layers[first], minlength=len(widths)).tolist()
@@ -81,16 +84,9 @@ def cut_of(layer: Layer, order: Order, count: int, repair: str) -> Cut:
     stay = there.nonzero()[:, 0]
     values, moments = layer.values, layer.moments
     if repair == "refit" and count:
-        assert moments.pairs is not None
-        new, bias = refitted(
-            moments.pairs,
-            moments.mean,
-            moments.count,
-            values,
-            stay.to(values.device),
-            centred=layer.refittable_bias,
-        )
-        return Cut(stay, new, bias)
+        centred = layer.refittable_bias
+        mean = moments.mean if centred else None
+        return Cut(stay, *refitted(moments.second(centred=centred), values, stay.to(values.device), mean))
     if repair == "mean" and layer.refittable_bias:
         mean = moments.mean[gone].to(values.device)
         return Cut(stay, None, (mean @ values[gone].double()).to(values.dtype))
@@ -142,11 +138,13 @@ def _sum(bias: Tensor | None, more: Tensor | None, like: Tensor) -> Tensor | Non
 @torch.no_grad()
 def cut(model: Model, cuts: Sequence[Cut]) -> Model:
     """A copy of the model without the cells that go. If all layers keep as many, its configuration says how many, as that of any
-    checkpoint does; else it lists them."""
+    checkpoint does; else, or if the architecture has no such setting, it lists them."""
     widths = [len(each.stay) for each in cuts]
     lm = copy.deepcopy(model.lm)
-    if len(set(widths)) == 1:
+    if len(set(widths)) == 1 and model.family.width is not None:
         resize.say_width(lm.config, model.family, widths[0])
+        if hasattr(lm.config, SETTING):
+            delattr(lm.config, SETTING)
     else:
         setattr(lm.config, SETTING, widths)
     about: dict[str, Any] = {

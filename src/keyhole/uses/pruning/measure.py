@@ -53,9 +53,8 @@ def plans(
         "seed": seed,
     }
     bias = can_have_biases(model)
-    counts = {
-        share: uniform(widths, share) for share in shares
-    }  # before any work: a share that is not possible is refused
+    # before any work: a share that is not possible is refused
+    counts = {} if whole else {share: uniform(widths, share) for share in shares}
     passes = list(groups(model, bool(needs["pairs"])))
     advance = begin(len(passes) * sum(len(window.ids) for window in windows))
 
@@ -68,10 +67,9 @@ def plans(
             for plan in found.values():
                 order = plan.method.order(layer, seed)
                 plan.orders.append(order)
-                if not whole:
-                    for share in shares:
-                        own = cut_of(layer, order, counts[share][layer.number], plan.method.repair)
-                        plan.cuts.setdefault(share, []).append(own)
+                for share in counts:
+                    own = cut_of(layer, order, counts[share][layer.number], plan.method.repair)
+                    plan.cuts.setdefault(share, []).append(_put_aside(own, model))
     if whole:
         # how many go per layer is known after all layers were looked at
         chosen = {
@@ -85,8 +83,14 @@ def plans(
                     for share in shares:
                         count = chosen[plan.method.name, share][layer.number]
                         own = cut_of(layer, plan.orders[layer.number], count, plan.method.repair)
-                        plan.cuts.setdefault(share, []).append(own)
+                        plan.cuts.setdefault(share, []).append(_put_aside(own, model))
     return found
+
+
+def _put_aside(own: Cut, model: Model) -> Cut:
+    """A cut in main memory, in the type of the model: those of all methods and shares are there at once."""
+    values, bias = (None if each is None else each.to("cpu", model.dtype) for each in (own.values, own.bias))
+    return Cut(own.stay, values, bias)
 
 
 def measured(
@@ -106,6 +110,7 @@ def row(model: Model, method: str, cuts: Sequence[Cut], share: float, scope: str
         "share": share,
         "gone": sum(site.width - len(cut.stay) for site, cut in zip(model.sites, cuts, strict=True)),
         "parameters": left(model, cuts),
+        "bias": can_have_biases(model),
         "perplexity_before": found.before.value,
         "perplexity": found.after.value,
         "perplexity_lo": found.after.lo,

@@ -12,6 +12,7 @@ Notation: m the coefficient, k the key (k_g and k_u if there is a gate), v the v
     duplicates    dead cells first, then of each pair of duplicates the one that is less active, whose value is merged into its
                   twin's, then by activity
     refit         ours: cells whose part of the output the others can take over best, whose values are then refitted (`refit.py`)
+    flap+refit    the cells that flap takes, after which values are refitted as ours are: what of refit is the choice and what the repair
 
 A lower score goes first. `--global` compares scores between layers: flap's are standardised per layer first, as it was published,
 and refit's are in the same unit everywhere.
@@ -128,6 +129,8 @@ def duplicates(layer: Layer, seed: int) -> Order:
     cells = active[dead].argsort(stable=True)
     gone = [int(cell) for cell in dead.nonzero()[:, 0][cells]]
     twins, factors = [-1] * len(gone), [0.0] * len(gone)
+    # stages come one after the other whatever the layer, so that layers can be compared: dead below −1, duplicates below 0
+    early = [place / len(gone) - 2 for place in range(len(gone))]
     there = ~dead
     alike = _alike(layer)
     pairs = _moments_of_pairs(layer)
@@ -139,12 +142,12 @@ def duplicates(layer: Layer, seed: int) -> Order:
             gone.append(less)
             twins.append(more)
             factors.append(float(pairs[less, more] / pairs[more, more]) if pairs[more, more] > 0 else 0.0)
+            early.append(-float(alike[a, b]))
             there[less] = False
     rest = there.nonzero()[:, 0]
     rest = rest[active[rest].argsort(stable=True)]
     order = torch.cat([torch.tensor(gone, dtype=torch.int64), rest])
-    # stages come one after the other whatever the layer: a place of the first two is below every activity
-    costs = torch.cat([torch.arange(len(gone), dtype=torch.float64) - len(gone) - 1, active[rest]])
+    costs = torch.cat([torch.tensor(early, dtype=torch.float64), active[rest]])
     none = torch.full((len(rest),), -1)
     return Order(
         order,
@@ -156,11 +159,7 @@ def duplicates(layer: Layer, seed: int) -> Order:
 
 def refit(layer: Layer, seed: int) -> Order:
     moments = layer.moments
-    assert moments.pairs is not None
-    cells, costs = refit_order(
-        moments.pairs, moments.mean, moments.count, layer.values, moments.pull, centred=layer.refittable_bias
-    )
-    return Order(cells, costs)
+    return Order(*refit_order(moments.second(centred=layer.refittable_bias), layer.values, moments.pull))
 
 
 def _activity(layer: Layer) -> Tensor:
@@ -172,8 +171,7 @@ def _root_mean_square(moments: Moments) -> Tensor:
 
 
 def _moments_of_pairs(layer: Layer) -> Tensor:
-    assert layer.moments.pairs is not None
-    return layer.moments.pairs.cpu()
+    return layer.moments.second(centred=False).cpu()
 
 
 def _alike(layer: Layer) -> Tensor:
@@ -214,6 +212,7 @@ METHODS = {
     for method in (
         Method("refit", "refit", refit, "refit", pairs=True, pull=True),
         Method("flap", "FLAP", flap, "mean"),
+        Method("flap+refit", "FLAP's choice, refitted", flap, "refit", pairs=True),
         Method("wanda", "Wanda", wanda),
         Method("square", "mean square activity", square),
         Method("activity", "mean activity", activity),

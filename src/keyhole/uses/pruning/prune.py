@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,7 +112,7 @@ def prune(
         saved = save(smaller, out, made, dtype=dtype, force=force, trust_remote_code=trust_remote_code)
         fast = speed(asked.model, smaller, windows)
         result = stored.Row(**about, faster=fast["faster"], folder=saved.folder.name)
-        gone = kinds_gone(opened, by, cuts, share, scope)
+        gone = kinds_gone(opened, by, cuts, share, scope, asked.about)
         stored.save(opened, Pruning([result], gone, by, scope), goes_at(asked.model, plan))
     return Pruned(opened, result, saved, gone, fast, parameters(asked.model))
 
@@ -156,7 +156,7 @@ def prune_curve(
                     flap[share] = after
                 over = over_flap(flap.get(share), after) if name != RIVAL else {}
                 rows.append(stored.Row(**row(asked.model, name, cuts, share, scope, changed), **over, **asked.about))
-                gone += kinds_gone(opened, name, cuts, share, scope)
+                gone += kinds_gone(opened, name, cuts, share, scope, asked.about)
         rows.sort(key=lambda row: (names.index(row.method), row.share))
         chosen = found[DEFAULT if DEFAULT in found else names[0]]
         stored.save(opened, Pruning(rows, gone, chosen.method.name, scope), goes_at(asked.model, chosen))
@@ -235,8 +235,10 @@ def _compare(model: Model, smaller: Model, cuts: Sequence[Cut]) -> None:
         )
 
 
-def kinds_gone(run: Run, method: str, cuts: Sequence[Cut], share: float, scope: str) -> list[Gone]:
-    """How many cells of each kind go; nothing if the kinds were not computed."""
+def kinds_gone(
+    run: Run, method: str, cuts: Sequence[Cut], share: float, scope: str, about: Mapping[str, Any]
+) -> list[Gone]:
+    """How many cells of each kind go; nothing if the kinds were not computed. `about`: see `Asked.about`."""
     kinds = stored_kinds.of(run)
     if kinds is None:
         return []
@@ -245,7 +247,11 @@ def kinds_gone(run: Run, method: str, cuts: Sequence[Cut], share: float, scope: 
         gone[run.cells.span(layer)][each.stay.numpy()] = False
     labelled = {name: kinds.has(name) for name in stored_kinds.NAMES}
     labelled[stored_kinds.NONE] = np.asarray(kinds.labels) == 0
-    return [Gone(method, scope, share, name, int(has.sum()), int((has & gone).sum())) for name, has in labelled.items()]
+    text, fitted, seed = about["text"], about["fitted"], about["seed"]
+    return [
+        Gone(method, scope, share, text, fitted, seed, name, int(has.sum()), int((has & gone).sum()))
+        for name, has in labelled.items()
+    ]
 
 
 def over_flap(flap: Losses | None, after: Losses) -> dict[str, Any]:

@@ -34,12 +34,9 @@ BLOCK = 1 / 128
 """The share of a layer's cells that goes in one step."""
 
 
-def covariance(pairs: Tensor, mean: Tensor, count: int, *, centred: bool) -> Tensor:
-    """[cells, cells], float64, with the ridge. Without a bias that can follow, the second moment takes its place."""
-    found = pairs.double() / count
-    if centred:
-        mean = mean.to(found.device)
-        found = found - torch.outer(mean, mean)
+def ridged(second: Tensor) -> Tensor:
+    """The covariance of coefficients with the ridge, float64. Where no bias can follow, it is their second moment."""
+    found = second.double().clone()
     least = FLOOR * found.diagonal().mean().clamp_min(1e-30)
     found.diagonal().mul_(1 + RIDGE).add_(least)
     return found
@@ -47,18 +44,12 @@ def covariance(pairs: Tensor, mean: Tensor, count: int, *, centred: bool) -> Ten
 
 @torch.no_grad()
 def refit_order(
-    pairs: Tensor,
-    mean: Tensor,
-    count: int,
-    values: Tensor,
-    pull: Tensor | None,
-    *,
-    centred: bool = True,
-    block: int | None = None,
+    second: Tensor, values: Tensor, pull: Tensor | None, *, block: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """All cells but one in the order in which they go, and what each costs."""
+    """All cells but one in the order in which they go, and what each costs. `second` is the covariance of the coefficients, or, if no
+    bias can follow, their second moment."""
     cells = len(values)
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky(covariance(pairs, mean, count, centred=centred))).float()
+    inverse = torch.cholesky_inverse(torch.linalg.cholesky(ridged(second))).float()
     seen = values.float() @ _root(pull, values)
     block = block or max(1, round(BLOCK * cells))
     there = torch.arange(cells, device=values.device)
@@ -93,17 +84,16 @@ def _root(pull: Tensor | None, values: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def refitted(
-    pairs: Tensor, mean: Tensor, count: int, values: Tensor, stay: Tensor, *, centred: bool = True
-) -> tuple[Tensor, Tensor | None]:
-    """The values [cells that stay, model] by least squares, and what is added to the bias, None if it cannot follow."""
-    cov = covariance(pairs, mean, count, centred=centred)
+def refitted(second: Tensor, values: Tensor, stay: Tensor, mean: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """The values [cells that stay, model] by least squares, and what is added to the bias. Without a mean of the coefficients the
+    bias cannot follow, and `second` is their second moment."""
+    cov = ridged(second)
     gone = torch.ones(len(values), dtype=torch.bool, device=values.device)
     gone[stay] = False
     old = values.double()
     within = torch.linalg.cholesky(cov[stay][:, stay])
     new = old[stay] + torch.cholesky_solve(cov[stay][:, gone] @ old[gone], within)
-    if not centred:
+    if mean is None:
         return new.to(values.dtype), None
     mean = mean.to(old)
     return new.to(values.dtype), (mean @ old - mean[stay] @ new).to(values.dtype)
