@@ -38,6 +38,7 @@ from .load import DTYPES, load
 from .model import Model
 from .proof import ALLOWED_FLOAT32, ALLOWED_HALF, LENGTH, STRIDE
 from .sites import locate
+from .widths import SETTING
 
 MADE = "keyhole.json"
 """What the folder says of how it was made."""
@@ -216,7 +217,8 @@ def _write(model: Model, folder: Path, weights: dict[str, Tensor], kind: str) ->
     try:
         if settings is not None:  # written below: transformers refuses to save settings that it has loaded
             lm.generation_config = GenerationConfig()
-        lm.save_pretrained(folder, state_dict=dict(weights))
+        # weights that only Keyhole loads have the names that they have here: transformers would write those of the original checkpoint
+        lm.save_pretrained(folder, state_dict=dict(weights), save_original_format=not hasattr(config, SETTING))
     finally:
         if settings is not None:
             lm.generation_config = settings

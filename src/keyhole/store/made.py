@@ -39,7 +39,7 @@ def told(manifest: Mapping[str, Any]) -> str | None:
     name = os.path.basename(os.path.normpath(made["source"]))
     if made.get("made") == "prune" and _is_share(made.get("keep")):
         scope = SCOPES.get(str(made.get("scope")), "")
-        return f"Pruned: {100 * made['keep']:g} % of the cells of {name} {scope}, chosen by {made.get('method')}."
+        return f"Pruned: {100 * made['keep']:g} % of the cells of {name} are left, {scope}, chosen by {made.get('method')}."
     if made.get("made") == "edit":
         edits = made.get("edits")
         count = f"{edits:,} edit{'' if edits == 1 else 's'} of cells" if type(edits) is int else "Edits of cells"
