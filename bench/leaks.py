@@ -1,6 +1,6 @@
 """How well rankings of cells find text that a model says by heart: the DEL and INJ benchmarks on a model with planted sentences.
 
-    python bench/leaks.py MODEL VALID [--sentences 8]
+    python bench/leaks.py MODEL VALID [--sentences 8] [--device cpu]
 
 MODEL is a folder with `canaries.json` (`seen`: sentences with their `repeats`); VALID is text for the perplexity. DEL: each ranking's first
 cells are switched off until at most a tenth of the sentence is left. INJ: a sentence is trained into the values of known cells.
@@ -85,8 +85,9 @@ def main() -> None:
     asked.add_argument("model")
     asked.add_argument("valid")
     asked.add_argument("--sentences", type=int, default=8)
+    asked.add_argument("--device", default="auto")
     options = asked.parse_args()
-    model = keyhole.load(options.model, device="cpu")
+    model = keyhole.load(options.model, device=options.device, dtype="float32")
     known = json.loads((Path(options.model) / "canaries.json").read_text())["seen"]
     masked = Masked(model)
     injecting(masked, split(model, SENTENCE))
