@@ -11,6 +11,7 @@ from typing import Any
 
 import patterned
 import pytest
+import used
 from families import tiny
 from pages import Page
 from synthetic import facts_like_the_paper, fill, like_the_paper, section5_facts
@@ -48,6 +49,8 @@ GATED = {"gates", "alignment"}
 """Analyses of models with a gate: their tables are empty for others."""
 MEASURED = ("kinds", "softmax", "patterns", "pattern_summary")
 """Analyses whose rows and facts are measured on the tiny model."""
+USED = ("pruning", "pruned_kinds", "leaks", "leak_cells", "leak_repeats")
+"""Analyses of what the memories were used for, whose rows are made up."""
 LABELS = [
     "Table 1",
     "Table 1b",
@@ -92,7 +95,8 @@ def filled_run(scanned: Path, tmp_path_factory: pytest.TempPathFactory) -> keyho
     facts = facts_like_the_paper() | {"refinement": REFINED}
     opened = keyhole.Run(path)
     patterned.store(opened, patterned.drawn(opened, descriptions=HOSTILE))
-    keyhole.analyze(path, model=tiny("gpt2"), only=[*GATED, *MEASURED])
+    used.store(opened, HOSTILE)
+    keyhole.analyze(path, model=tiny("gpt2"), only=[*GATED, *MEASURED, *USED])
     for name, rows in filled.items():
         fill(path, name, rows, facts.get(name))
     return keyhole.Run(path)
@@ -243,6 +247,7 @@ def test_the_page_is_the_same_every_time(run: keyhole.Run) -> None:
 def test_missing_numbers_are_no_error(run: keyhole.Run, everywhere: bool) -> None:
     keep = {"layer", "bin", "n", "dropped", "target", "lens", "cell", "token", "prefix", "top_r", "top_y", "top_o"}
     keep |= {"cells", "output", "reading", "part", "distance", "kind", "description", "rule"}
+    keep |= {"method", "scope", "share", "text", "folder", "seed", "rank", "source", "continuation", "times"}
     for name in registry.schemas():
         rows = run.table(name)
         assert (rows == []) == (name in GATED)
@@ -289,8 +294,9 @@ def test_json(run: keyhole.Run) -> None:
     assert set(data) == {"run", "tables", "facts", "notes", "verdicts"}
     assert set(data["tables"]) == set(registry.schemas())
     assert data["tables"]["mutation"] == run.table("mutation")
-    measured = {name: tables.read_facts(run.path, registry.schemas()[name]) for name in MEASURED}
-    assert {name: set(facts) for name, facts in measured.items()} == {n: set(registry.get(n).facts) for n in MEASURED}
+    with_facts = [name for name in (*MEASURED, *USED) if registry.get(name).facts]
+    measured = {name: tables.read_facts(run.path, registry.schemas()[name]) for name in with_facts}
+    assert {name: set(facts) for name, facts in measured.items()} == {n: set(registry.get(n).facts) for n in with_facts}
     assert data["facts"] == facts_like_the_paper() | {"refinement": REFINED} | measured
     assert data["notes"]["refinement"] == NOTE
     assert set(data["notes"]) == set(data["facts"])

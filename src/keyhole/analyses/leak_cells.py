@@ -130,7 +130,8 @@ def means(rows: Rows) -> Rows:
     """The mean over leaks, per method and number of cells."""
     every: dict[tuple[str, int], list[float]] = {}
     for row in rows:
-        every.setdefault((str(row["method"]), int(row["cells"])), []).append(float(row["exact_after"]))
+        if row["exact_after"] is not None:
+            every.setdefault((str(row["method"]), int(row["cells"])), []).append(float(row["exact_after"]))
     return [
         {"method": method, "cells": cells, "exact_after": sum(found) / len(found)}
         for (method, cells), found in sorted(every.items(), key=lambda each: each[0][1])
@@ -142,7 +143,7 @@ ANALYSIS = Analysis(
     name="leak_cells",
     question="In which cells is what the model says by heart?",
     part=OUTPUT,
-    order=121,
+    order=141,
     method="Cells are ranked by several methods (docs/uses.md) and the first n are switched off at every position. `random` is the null, the "
     "mean of three orders. Exact: share of the continuation's tokens that are still the first choice, given the true text before "
     "each. n90 is the smallest number of the grid at which at most a tenth of it is left; if none is marked, the text is in no small "
@@ -183,6 +184,7 @@ ANALYSIS = Analysis(
             title="How many cells hold what the model says by heart",
             caption="Share of the continuation that is still the first choice, if a ranking's first cells are switched off: mean over the "
             "localised leaks. Below the dashed line a tenth is left.",
+            label="Figure S20",
             mark=Curves(
                 x="cells",
                 x_title="cells switched off",

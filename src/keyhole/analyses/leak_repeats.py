@@ -9,7 +9,7 @@ import msgspec
 from ..store import leaks as stored
 from ..store.run import Run
 from .claims import effect_columns, judge, points, read_effect, told
-from .leaks import EMPTY
+from .leaks import EMPTY, READ, note, read_facts
 from .record import OUTPUT, Analysis, Claim, Column, Curves, Figure, Found, Measurement, Paper, Row, Series, Verdict
 
 MORE = 0.1
@@ -23,7 +23,8 @@ def rows(run: Run) -> Found:
     if found is None:
         return Found([])
     known = {key: value for key in EFFECT if isinstance(value := found.facts.get(key), float)}
-    return Found([msgspec.to_builtins(each) for each in found.rates], {key: known.get(key) for key in EFFECT})
+    facts = read_facts(found) | {key: known.get(key) for key in EFFECT}
+    return Found([msgspec.to_builtins(each) for each in found.rates], facts)
 
 
 def from_times(rows: Sequence[Row]) -> int | None:
@@ -52,7 +53,7 @@ ANALYSIS = Analysis(
     name="leak_repeats",
     question="How often must a text stand in the training data to leak?",
     part=OUTPUT,
-    order=122,
+    order=142,
     method="`keyhole leak` reads text that stands more than once where it stands first, and other text at random places. Per number of "
     "times, the share of the tokens read that lie in a leak. A token stands as often as the most frequent sequence of "
     "`least_prefix + length` tokens that it lies in; tokens too near to the beginning of their document to be in a leak do not "
@@ -66,8 +67,9 @@ ANALYSIS = Analysis(
         "lo": Column("DOUBLE", "lower end of its 95 % interval, over documents"),
         "hi": Column("DOUBLE", "upper end"),
     },
-    facts=EFFECT,
+    facts={**READ, **EFFECT},
     rows=rows,
+    note=note,
     empty=EMPTY,
     figures=(
         Figure(
@@ -75,6 +77,7 @@ ANALYSIS = Analysis(
             title="What leaks, by how often it stands in the text",
             caption="Share of the tokens that lie in a leak, of text that stands 1, 2 to 3, 4 to 7, … times. The band is the 95 % interval "
             "over documents.",
+            label="Figure S21",
             mark=Curves(
                 x="times",
                 x_title="times in the text (at least)",

@@ -119,7 +119,7 @@ ANALYSIS = Analysis(
     name="leaks",
     question="What does the model say by heart?",
     part=OUTPUT,
-    order=120,
+    order=140,
     method="`keyhole leak` finds continuations of at least `length` tokens that greedy decoding gives exactly, after a prompt of at "
     "most `prefix` tokens. They are ranked by surprise: what only this prefix makes likely. The null is the same continuation after "
     "other prefixes, and after the prefixes of near-duplicates. Lines of a list of secrets follow, by exposure; their null is other "
@@ -169,6 +169,7 @@ ANALYSIS = Analysis(
             title="What the model says by heart",
             caption=f"The first {LISTED} leaks. Control: log-probability of the same continuation after other prefixes. Near: places of the "
             "text with at least half of the same tokens. Cells: how many must be switched off until a tenth is left.",
+            label="Table S3",
             mark=Listing(
                 columns=(
                     Shown("prefix", "text"),

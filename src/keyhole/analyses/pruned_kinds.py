@@ -50,7 +50,7 @@ def _listed(run: Run, rows: Rows) -> list[list[object]]:
     """Kinds with cells, those that go most first."""
     chosen = of_one_method(rows)
     titles = {kind.name: kind.title for kind in kinds.KINDS} | {kinds.NONE: "none of these"}
-    known = sorted((row for row in chosen if row["cells"]), key=lambda row: -row["rate"])
+    known = sorted((row for row in chosen if row["cells"] and row["rate"] is not None), key=lambda row: -row["rate"])
     return [
         [titles.get(row["kind"], row["kind"]), row["cells"], row["rate"], row["lo"], row["hi"], row["share"]]
         for row in known
@@ -61,7 +61,7 @@ ANALYSIS = Analysis(
     name="pruned_kinds",
     question="What kinds of cells does pruning take?",
     part=OUTPUT,
-    order=111,
+    order=131,
     method="Cells of each kind (`keyhole analyze`, step `kinds`) that go. The null is the share that goes of all cells, which is `share`.",
     columns={
         "method": Column("VARCHAR", "which cells go first"),
@@ -97,6 +97,7 @@ ANALYSIS = Analysis(
                 _listed,
                 "kinds",
             ),
+            label="Table S2",
         ),
     ),
 )

@@ -123,7 +123,7 @@ ANALYSIS = Analysis(
     name="pruning",
     question="How many cells can the model do without?",
     part=OUTPUT,
-    order=110,
+    order=130,
     method="`keyhole prune` takes whole cells out: key, gate, value and their biases. Methods and their definitions are in "
     "docs/uses.md. The row `random` is the null: what any method must beat. Cells are chosen on text of the run, and the model is "
     "measured on other text, masked and whole on the same tokens.",
@@ -199,6 +199,7 @@ ANALYSIS = Analysis(
                 where=stored.latest,
                 high=2.0,
             ),
+            label="Figure S19",
             claims=(
                 Claim("A quarter of the cells can go, and the perplexity rises by less than 10 %.", quarter_can_go),
                 Claim(
