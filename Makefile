@@ -45,10 +45,11 @@ lint: .venv/ready
 types-js: .venv/ready
 	$(BIN)/python tests/helpers/check_js.py
 
-# what docs/analyses.md says of the analyses, from their records; what docs/http.md says of the explorer's addresses, from theirs
+# what docs/analyses.md says of the analyses, from their records; what docs/http.md and the page's types say of the explorer, from its contract
 docs: .venv/ready
 	$(BIN)/python -m keyhole.analyses.docs
 	$(BIN)/python -m keyhole.web.docs
+	$(BIN)/python -m keyhole.web.typedefs
 
 bench: .venv/ready
 	$(BIN)/python bench/scan.py

@@ -56,7 +56,7 @@ def pruned(run: keyhole.Run, text: str) -> pruning.Pruning:
 
 def leaked(run: keyhole.Run, texts: Sequence[str]) -> leaks.Leaks:
     found, tested = [], []
-    for rank, text in enumerate((each for text in texts for each in (text, f"{text} again")), 1):
+    for rank, text in enumerate((said for each in texts for said in (each, f"{each} again")), 1):
         found.append(leaks.Leak("text", f"{text} of", text, 9, 9, 16 + rank, -0.5, -40.0, -12.5, 3, 2))
         for step, method in enumerate(("learned", "integrated_gradients", "ablation", "effect", "activity", "random")):
             reached = 4 if method == "learned" else None

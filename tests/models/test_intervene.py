@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import paper
 import pytest
 import torch
@@ -428,6 +429,34 @@ def test_entries_name_cells_by_address_in_lists_and_in_sets() -> None:
     ]
 
 
+def test_a_set_that_is_named_often_is_looked_up_once_and_not_spread_without_end() -> None:
+    model, asked = tiny("llama"), list[str]()
+
+    def cells(name: str) -> range:
+        asked.append(name)
+        return range(60)
+
+    value = [{"set": "big", "scale": 0, "positions": [number]} for number in range(1000)]
+    assert len(intervene.spread(value, model.cells, cells, most=256)) <= 256 + 60
+    assert asked == ["big"]
+    with pytest.raises(UsageError, match="edited twice, the second time by edit 1"):
+        intervene.spread([{"set": "big", "scale": number} for number in range(1000)], model.cells, cells)
+
+
+def test_entries_whose_cells_cannot_be_found_are_said_by_their_number() -> None:
+    problems: dict[int, str] = {}
+    value = [{"cells": ["L0.1", "L0.2"], "scale": 0}, {"cell": "L9.1", "scale": 0}, {"layer": 1, "cell": 2}]
+    spread = intervene.spread(value, tiny("llama").cells, problems=problems)
+    found = intervene.sort_out(spread, tiny("llama"))
+    assert found.possible == [Edit(0, 1, 0.0), Edit(0, 2, 0.0)]
+    assert "Edit 2 lacks its scale" in found.problems[2]
+    assert list(problems) == [1]
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert intervene.parse([Edit(np.int64(1), np.int32(2), np.float32(0.5))]) == [Edit(1, 2, 0.5)]  # type: ignore[arg-type]
+
+
 def test_edits_of_another_model_are_refused(folder: Path) -> None:
     saved = intervene.dump([Edit(0, 0, 0.0)], tiny("mistral"))
     with pytest.raises(UsageError, match=r"belongs to another model.*Load the model it was saved from"):
@@ -490,7 +519,15 @@ GOOD = {"layer": 0, "cell": 1, "scale": 0.5}
         ([GOOD, {**GOOD, "positions": [3]}], "L0.1 is edited twice"),
         ([{**GOOD, "positions": [3, 4]}, {**GOOD, "positions": [4]}], "L0.1 is edited twice at position 4"),
         ({"keyhole": 2, "new": 1}, "newer Keyhole \\(version 2"),
-        ({"edits": [GOOD]}, '"keyhole" is None'),
+        ({"edits": [GOOD]}, "is an object. A file of edits is a JSON list, or what Keyhole saved"),
+        ({"keyhole": None}, '"keyhole" is None'),
+        ([{"cell": 5, "cells": ["L0.1"], "scale": 0}], "Edit 0 names its cells twice"),
+        ([{"cell": 5, "set": "x", "scale": 0}], "Edit 0 names its cells twice"),
+        ([{"cells": ["L0.1", "L0.2"], "scale": 0}, {"layer": 1, "cell": 2}], "Edit 1 lacks its scale"),
+        (
+            [{"cells": ["L0.1"], "scale": 0}, {"cells": ["L0.1"], "scale": 1}],
+            "L0.1 is edited twice, the second time by edit 1",
+        ),
         ({"keyhole": 1, "edits": [], "model": {"fingerprint": ""}, "x": 1}, "unknown field 'x'"),
         ({"keyhole": 1, "edits": []}, "not whole"),
         ({"keyhole": 1, "model": {"fingerprint": 3}, "edits": []}, "not whole"),

@@ -97,6 +97,93 @@ def test_weights_go_back_to_the_type_of_their_checkpoint(tmp_path: Path) -> None
     assert keyhole.load(tmp_path / "wide").stored == torch.float32
 
 
+@pytest.mark.parametrize("case", ["said narrower", "mixed"])
+def test_weights_wider_than_the_configuration_says_stay_as_they_are(case: str, tmp_path: Path) -> None:
+    """All weights in float32 under a configuration that says float16; or norms in float32 among bfloat16."""
+    from safetensors.torch import load_file, save_file
+
+    source = half(tmp_path / "source", torch.float32)
+    said = torch.float16 if case == "said narrower" else torch.bfloat16
+    weights = load_file(source / "model.safetensors")
+    torch.manual_seed(0)
+    for name in weights:
+        if "norm" in name:
+            weights[name] = 1 + torch.rand_like(weights[name]) / 1000
+        elif case == "mixed":
+            weights[name] = weights[name].to(said)
+    save_file(weights, source / "model.safetensors", {"format": "pt"})
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({**config, "dtype": str(said).removeprefix("torch.")}))
+    model = keyhole.load(source, device="cpu", dtype="float32")
+    assert (model.stored, model.widest) == (said, torch.float32)
+    with applied(model, [Edit(1, 5, 0.3)]):
+        save(model, tmp_path / "out", {"made": "edit"})
+    after = load_file(tmp_path / "out" / "model.safetensors")
+    changed = "model.layers.1.mlp.down_proj.weight"
+    assert all(torch.equal(weights[name], after[name].to(weights[name].dtype)) for name in weights if name != changed)
+    assert after["model.norm.weight"].dtype == torch.float32
+    assert after[changed].dtype == (torch.float32 if case == "said narrower" else said)
+    # the live model has lost what its type cannot hold
+    narrow = keyhole.load(source, dtype="bfloat16")
+    with pytest.raises(UsageError, match=r"runs in bfloat16, and has weights in float32.*If .* is meant: --dtype"):
+        save(narrow, tmp_path / "no", {"made": "edit"})
+    assert not (tmp_path / "no").exists()
+
+
+def test_scales_are_rounded_once(tmp_path: Path) -> None:
+    """Of a model that runs in half precision, saved in float32: m·s·v has the float32 product."""
+    source = half(tmp_path / "half", torch.bfloat16)
+    model = keyhole.load(source, dtype="bfloat16")
+    before = model.values(1)[5].float().clone()
+    with applied(model, [Edit(1, cell, 0.7) for cell in range(24)]):
+        saved = save(model, tmp_path / "out", {"made": "edit"}, dtype="float32")
+    assert saved.difference < saving.HALF_MODEL
+    assert torch.equal(keyhole.load(tmp_path / "out", dtype="float32").values(1)[5], before * 0.7)
+
+
+def test_a_tokenizer_with_several_chat_templates_is_saved(tmp_path: Path) -> None:
+    import copy
+
+    model = tiny("llama")
+    model.tokenizer = copy.deepcopy(model.tokenizer)
+    model.tokenizer.chat_template = {"default": "{{ messages }}", "tools": "{{ tools }}"}
+    try:
+        saved = save(model, tmp_path / "out", {"made": "edit"})
+    finally:
+        tiny.cache_clear()
+    again = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert again.chat_template == {"default": "{{ messages }}", "tools": "{{ tools }}"}
+    assert saved.bytes > sum(path.stat().st_size for path in (tmp_path / "out").iterdir() if path.is_file())
+
+
+def test_code_that_was_not_loaded_is_not_named(tmp_path: Path) -> None:
+    source = half(tmp_path / "half", torch.float32)
+    (source / "own.py").write_text(CODE)
+    config = json.loads((source / "config.json").read_text())
+    codes = {"AutoModelForCausalLM": "own.Own", "AutoConfig": "someone/else--code.Config"}
+    (source / "config.json").write_text(json.dumps({**config, "auto_map": codes}))
+    save(keyhole.load(source), tmp_path / "out", {"made": "edit"})
+    assert "own.Own" not in (tmp_path / "out" / "config.json").read_text()
+    assert keyhole.load(tmp_path / "out").layers == 3
+
+
+def test_folders_of_other_people_stay(tmp_path: Path) -> None:
+    import os
+    import time
+
+    mine, ours = tmp_path / "out.partial-results", tmp_path / "out.partial-1234-0a1b"
+    for folder in (mine, ours):
+        folder.mkdir()
+        os.utime(folder, (0, time.time() - 3 * 24 * 3600))
+    save(tiny("llama"), tmp_path / "out", {"made": "edit"})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.partial-results"]
+
+
+def test_what_is_told_is_strict_json(tmp_path: Path) -> None:
+    save(tiny("llama"), tmp_path / "out", {"made": "edit", "random": float("nan")})
+    assert '"random": null' in (tmp_path / "out" / "keyhole.json").read_text()
+
+
 def test_numbers_that_the_type_cannot_hold_are_refused(tmp_path: Path) -> None:
     model = keyhole.load(half(tmp_path / "half"), dtype="float32")
     with applied(model, [Edit(1, 5, 1e6)]):
@@ -120,8 +207,8 @@ def test_a_folder_that_is_not_the_model_is_removed(tmp_path: Path, monkeypatch: 
     model = tiny("llama")
     kept = saving._weights
 
-    def wrong(model: Model, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-        found = kept(model, dtype)
+    def wrong(model: Model, dtype: torch.dtype, *, every: bool) -> dict[str, torch.Tensor]:
+        found = kept(model, dtype, every=every)
         return {**found, "model.norm.weight": found["model.norm.weight"] * 1.5}
 
     monkeypatch.setattr(saving, "_weights", wrong)

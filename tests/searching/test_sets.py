@@ -92,7 +92,7 @@ def test_a_leak_is_the_cells_that_forget_it(tmp_path: Path) -> None:
     run = explored.write(tmp_path)
     said = [leaks.Leak("text", "a", text, 3, 3, 1, -1.0) for text in (" the cat", " a dog")]
     tested = leaks.Tested(1, "effect", [2], [0.0], 1.0, [40, 3, 7], n90=2)
-    leaks.save(run, leaks.Leaks(said, [tested], {}), {})
+    leaks.save(run, leaks.Leaks(said, [tested], [], {}), {})
     assert sets.cells_of(run, "leak:1") == [3, 40]
     assert [each for each in sets.offered(run) if each.name.startswith("leak")] == [("leak:1", "leak 1: “the cat”", 2)]
     for name, says in (

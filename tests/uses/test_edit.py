@@ -211,6 +211,60 @@ def test_a_run_has_text_and_sets(run: keyhole.Run, tmp_path: Path) -> None:
     assert not got.values(1)[6].any()
 
 
+def test_a_run_in_half_precision_is_baked_from_its_checkpoint(folder: Path, tmp_path: Path, text: Path) -> None:
+    from safetensors.torch import load_file
+
+    run = keyhole.scan(str(folder), [text], out=tmp_path / "run", unit="line", top=3, dtype="bfloat16")
+    done = edit(run, [Edit(1, 5, 0.0)], tmp_path / "out")
+    assert done.saved is not None
+    assert done.saved.dtype == "float32"
+    before, after = (load_file(each / "model.safetensors") for each in (folder, tmp_path / "out"))
+    changed = [name for name in before if not torch.equal(before[name], after[name])]
+    assert changed == ["model.layers.1.mlp.down_proj.weight"]
+    with pytest.raises(UsageError, match="runs in bfloat16, and has weights in float32"):
+        edit(keyhole.load(folder, dtype="bfloat16"), [Edit(1, 5, 0.0)], tmp_path / "no")
+
+
+def test_a_small_run_is_checked_on_what_was_scanned(folder: Path, tmp_path: Path) -> None:
+    run = keyhole.scan(str(folder), long_text(tmp_path, 1), out=tmp_path / "run", unit="line", top=3)
+    found = edit(run, [Edit(1, 5, 0.0)], check=[]).check
+    assert found is not None
+    assert found.text.source == "corpus"
+    assert found.found.agreement.lo is None  # one document
+    small = keyhole.scan(str(folder), [corpus(tmp_path / "few.txt", 3)], out=tmp_path / "small", unit="line", top=3)
+    with pytest.raises(CorpusError, match="and at least 256 are needed. Name a text of your own"):
+        edit(small, [Edit(1, 5, 0.0)], check=[])
+
+
+def test_a_folder_of_text_has_a_name(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    long_text(tmp_path / "texts")
+    found = edit(str(folder), EDITS, check=f"{tmp_path}/texts/").check
+    assert found is not None
+    assert found.text.files == "texts"
+
+
+def test_cells_that_are_edited_already_are_no_null() -> None:
+    model = keyhole.models.model.Model(tiny("llama").lm, tiny("llama").tokenizer, source="x")
+    model.edits = tuple(Edit(1, cell, 0.0) for cell in range(20))
+    for seed in range(20):
+        (found,) = others_of(model, [Edit(1, 20, 0.0)], np.random.default_rng(seed)) or []
+        assert found.cell > 20
+
+
+def test_refused_before_anything_is_measured(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keyhole.uses.edit.changed", lambda *_, **__: pytest.fail("measured first"))
+    text = long_text(tmp_path)
+    with pytest.raises(UsageError, match="dtype 'int8'"):
+        edit(str(folder), EDITS, tmp_path / "out", check=text, dtype="int8")
+    with pytest.raises(KeyholeError, match="Keyhole did not make it"):
+        edit(str(folder), EDITS, folder, check=text, force=True)
+
+
+def test_the_command_without_anything_says_what_it_needs() -> None:
+    assert "Missing argument" in command("edit", code=2)
+
+
 @pytest.mark.parametrize(
     ("edits", "options", "says"),
     [

@@ -153,13 +153,28 @@ def test_edits_are_loaded_from_what_was_saved(client: TestClient) -> None:
         ("{", "is no JSON"),
         ("[" * 10_000, "is no JSON"),
         ('{"keyhole": 2, "model": {}, "edits": []}', "newer Keyhole"),
-        ('{"some": "file"}', "none that Keyhole wrote"),
+        ('{"some": "file"}', "is an object. A file of edits is a JSON list"),
         ('"text"', "must be a list"),
         ('{"keyhole": 1, "model": {"fingerprint": "abc"}, "edits": []}', "belongs to another model"),
     ],
 )
 def test_files_that_are_no_edits(client: TestClient, file: str, says: str) -> None:
     assert says in ask(client, "edits/load", {"file": file}, 422)["error"]["message"]
+
+
+def test_a_short_file_that_means_many_edits_is_refused_soon(client: TestClient) -> None:
+    file = json.dumps(
+        [{"cells": [f"L0.{cell}" for cell in range(24)], "scale": 0, "positions": [n]} for n in range(60)]
+    )
+    said = ask(client, "edits/load", {"file": file}, 413)["error"]["message"]
+    assert "at most 256" in said
+
+
+def test_an_address_that_does_not_exist_is_left_out_of_a_file(client: TestClient) -> None:
+    file = json.dumps([{"cell": "L99.1", "scale": 0}, {"cell": "L1.2", "scale": 0}])
+    found = ask(client, "edits/load", {"file": file})
+    assert [(each["layer"], each["cell"]) for each in found["edits"]] == [(1, 2)]
+    assert [each["edit"] for each in found["problems"]] == [0]
 
 
 @pytest.mark.parametrize("text", [TEXT, 'a "quote" \\ \n \'\'\' "" # é ␣ 𝔘 {x} %s'])

@@ -95,7 +95,8 @@ def note(facts: Facts) -> str:
 def where_from(text: str) -> str:
     """In words, where text is from that something was measured on."""
     return {
-        "held out": "documents that the scan held out",
+        "held out": "text that the scan held out",
+        "corpus": "the text that was scanned",
         "set aside": "documents of the run that were set aside",
         "end": "the end of the run's one document",
     }.get(text, text)

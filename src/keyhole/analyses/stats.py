@@ -63,15 +63,34 @@ def clustered_mean(
     """A mean and its interval, if values of the same cluster are alike: clusters are the independent draws."""
     if not len(values):
         return None, None, None
-    mean = float(values.mean())
-    _, which = np.unique(clusters, return_inverse=True)
-    count = int(which.max()) + 1
+    found = ratio_of_sums(*_clustered(np.asarray(values, np.float64), clusters))
+    return found.value, found.lo, found.hi
+
+
+def ratio_of_sums(sums: npt.NDArray[Any], sizes: npt.NDArray[Any]) -> Interval:
+    """Σ sums ÷ Σ sizes over clusters that were drawn, and its interval by Student's t on what each cluster adds: a bootstrap over
+    few clusters is far too narrow (of two, 95 % hold the true mean half of the time). Without an interval if there are fewer
+    than two."""
+    sums, sizes = np.asarray(sums, np.float64), np.asarray(sizes, np.float64)
+    count, total = len(sums), float(sizes.sum())
+    if not total:
+        return Interval(math.nan)
+    value = float(sums.sum()) / total
     if count < 2:
-        return mean, None, None
-    sums = np.bincount(which, weights=values - mean)
-    error = math.sqrt(float((sums**2).sum()) * count / (count - 1)) / len(values)
-    half = student(count - 1) * error
-    return mean, mean - half, mean + half
+        return Interval(value)
+    off = sums - value * sizes
+    half = student(count - 1) * math.sqrt(float((off**2).sum()) * count / (count - 1)) / total
+    return Interval(value, value - half, value + half)
+
+
+def clustered_rate(hits: npt.NDArray[np.bool_], clusters: npt.NDArray[Any]) -> Interval:
+    """A share of hits, as `ratio_of_sums`, within 0 and 1. Its interval is at least as wide as Wilson's: a sample of nothing but hits
+    has no spread."""
+    found = ratio_of_sums(*_clustered(np.asarray(hits, np.float64), clusters))
+    lo, hi = wilson(int(hits.sum()), len(hits))
+    if found.lo is None or found.hi is None or lo is None or hi is None:
+        return Interval(found.value)
+    return Interval(found.value, max(0.0, min(lo, found.lo)), min(1.0, max(hi, found.hi)))
 
 
 def bootstrap_mean(values: npt.NDArray[Any], clusters: npt.NDArray[Any] | None = None) -> Interval:

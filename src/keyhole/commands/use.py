@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,8 +17,8 @@ class OwnText(TyperCommand):
     """A command whose option --check may stand alone: then it is the run's own text."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        followed = [*args[1:], "--"]
-        alone = [each == "--check" and after.startswith("-") for each, after in zip(args, followed, strict=True)]
+        followed = zip_longest(args, args[1:], fillvalue="--")
+        alone = [each == "--check" and after.startswith("-") and after != "-" for each, after in followed]
         return super().parse_args(ctx, [f"{each}=" if one else each for each, one in zip(args, alone, strict=True)])
 
 
@@ -39,7 +40,7 @@ def edit(
     check: Annotated[
         list[str] | None,
         typer.Option(
-            help="Say what else changes on this text. With a run it may stand without a text: the one that was held out.",
+            help="Say what else changes on this text. With a run it may stand alone: the text that the scan held out, or the scanned one.",
             show_default=False,
         ),
     ] = None,

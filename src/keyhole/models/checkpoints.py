@@ -6,12 +6,13 @@ their sizes. A checkpoint is a file from elsewhere, so anything that a library r
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -32,7 +33,21 @@ CONFIG, INDEX, WEIGHTS, ADAPTER = (
     "model.safetensors",
     "adapter_config.json",
 )
+TYPES = {"F64": torch.float32, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+"""The types of safetensors that are told apart. float64 counts as float32, the widest type that a model runs in."""
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+
+
+class Opened(NamedTuple):
+    """A checkpoint in memory."""
+
+    lm: Any
+    tokenizer: Any
+    revision: str | None
+    stored: torch.dtype | None
+    """the type of its weights, by its configuration; None if that is not known"""
+    widest: torch.dtype | None
+    """the type that can hold each of its weights; None if its files are not known"""
 
 
 def name_of(source: object) -> str:
@@ -52,8 +67,8 @@ def open_checkpoint(
     trust_remote_code: bool,
     known: Callable[[str], Family],
     split: bool = False,
-) -> tuple[Any, Any, str | None, torch.dtype | None]:
-    """The language model, its tokenizer, its revision, and the type that its weights are stored in, if it is known. `known` refuses an architecture before its weights are read.
+) -> Opened:
+    """A checkpoint, opened. `known` refuses an architecture before its weights are read.
 
     With `split`, its blocks are spread over the GPUs of this machine, which must have room for all of them.
     """
@@ -89,7 +104,7 @@ def _read(
     trust: bool,
     known: Callable[[str], Family],
     split: bool,
-) -> tuple[Any, Any, str | None, torch.dtype | None]:
+) -> Opened:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     options = {"revision": revision, "trust_remote_code": trust}
@@ -112,7 +127,6 @@ def _read(
         ) from error
     if not len(tokenizer):
         raise ModelError(f"{shown(source)} has no tokenizer: fetch its tokenizer.json too.")
-    stored = _stored_type(where, config)
     widths = widths_of(config, shown(source))
     if widths is not None and os.path.isdir(where) and not split:
         lm, found = read_widths(Path(where), _files(Path(where)), config, widths, dtype, trust_remote_code=trust)
@@ -133,26 +147,49 @@ def _read(
             f"{shown(source)} does not fit on the GPUs of this machine: {len(elsewhere)} of its weights, {elsewhere[0]} first, would have "
             "to be fetched for every batch. Use a smaller --dtype, or more GPUs."
         )
-    return lm, tokenizer, getattr(config, "_commit_hash", None) or revision, stored
+    commit = getattr(config, "_commit_hash", None) or revision
+    types = _types(where, commit)
+    return Opened(lm, tokenizer, commit, _said_type(config) or next(iter(types), None), _widest(types))
 
 
-def _stored_type(where: str, config: Any) -> torch.dtype | None:
-    """The type of a checkpoint's weights: what its configuration says, else that of the first weight in a folder."""
+def _said_type(config: Any) -> torch.dtype | None:
+    """The type of the weights by a configuration."""
     said = getattr(config, "dtype", None)
     said = getattr(torch, said, None) if isinstance(said, str) else said
-    if isinstance(said, torch.dtype):
-        return said
-    if not os.path.isdir(where):
-        return None
-    from safetensors import safe_open
+    return said if isinstance(said, torch.dtype) else None
 
-    for file in _files(Path(where)):
-        with safe_open(Path(where) / file, framework="pt") as opened:
+
+def _types(where: str, revision: str | None) -> list[torch.dtype]:
+    """The floating types in a checkpoint's files, that of the first weight first; none if the files are not on this machine."""
+    from safetensors import safe_open
+    from transformers.utils import cached_file
+
+    folder = Path(where)
+    if not folder.is_dir():
+        known = cached_file(
+            where,
+            CONFIG,
+            revision=revision,
+            local_files_only=True,
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_gated_repo=False,
+            _raise_exceptions_for_connection_errors=False,
+        )
+        if known is None:
+            return []
+        folder = Path(known).parent
+    found: dict[torch.dtype, None] = {}
+    for file in _files(folder):
+        with safe_open(folder / file, framework="pt") as opened:
             for key in opened.keys():  # noqa: SIM118 - it is no dict
-                kind: torch.dtype = opened.get_slice(key)[:0].dtype
-                if kind.is_floating_point:
-                    return kind
-    return None
+                kind = TYPES.get(opened.get_slice(key).get_dtype())
+                if kind is not None:
+                    found[kind] = None
+    return list(found)
+
+
+def _widest(types: list[torch.dtype]) -> torch.dtype | None:
+    return functools.reduce(torch.promote_types, types) if types else None
 
 
 def _told(source: str, where: str, error: Exception) -> ModelError:

@@ -31,7 +31,9 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from ..cells import Cells, plain_address
 from ..errors import UsageError, how_to_upgrade
@@ -104,7 +106,7 @@ def parse(value: Any) -> list[Edit]:
     """Edits from a JSON list of objects (or of `Edit`s), each checked. Whether a model has such cells is up to `check`."""
     if not isinstance(value, (list, tuple)):
         raise UsageError(f"Edits must be a list; this is {_short(value)}.")
-    edits, doubles = [_parse(number, one) for number, one in enumerate(value)], _Doubles()
+    edits, doubles = [_parse(number, one) for number, one in _entries(value)], _Doubles()
     for edit in edits:
         doubles.add(edit)
     return edits
@@ -169,6 +171,7 @@ def _changed(number: int, edit: dict[str, Any]) -> dict[str, Any]:
 
 
 def _number(what: str, value: Any, wanted: str) -> float:
+    value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise UsageError(f"The {what} is {_short(value)}; it must be a number.")
     if not abs(value) <= LARGEST:  # NaN fails this comparison too
@@ -187,6 +190,7 @@ def _double(places: Sequence[int]) -> int | None:
 
 
 def _whole(what: str, value: Any) -> int:
+    value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 31:
         raise UsageError(
             f"{what[0].upper()}{what[1:]} is {_short(value)}; it must be a whole number of at least 0 (and no huge one)."
@@ -265,17 +269,18 @@ def token_of(edit: Edit, model: Model) -> int:
 
 @dataclass(frozen=True)
 class Sorted:
-    """Edits, of which some are not possible. Both are by number."""
+    """Edits, of which some are not possible."""
 
-    possible: dict[int, Edit]
+    possible: list[Edit]
     problems: dict[int, str]
+    """by the number of the entry, from 0"""
 
 
 def sort_out(edits: Sequence[Any], model: Model, wrong: Callable[[Edit], str | None] = lambda edit: None) -> Sorted:
     """The edits that a model can run with, and why it cannot run with the others. `wrong` may know more of an edit, such as that
     a text is too short for it."""
-    found, doubles = Sorted({}, {}), _Doubles()
-    for number, value in enumerate(edits):
+    found, doubles = Sorted([], {}), _Doubles()
+    for number, value in _entries(edits):
         try:
             edit = _parse(number, value)
             _check_one(edit, model)
@@ -283,9 +288,9 @@ def sort_out(edits: Sequence[Any], model: Model, wrong: Callable[[Edit], str | N
                 raise UsageError(problem)
             doubles.add(edit)
         except UsageError as error:
-            found.problems[number] = str(error)
+            found.problems.setdefault(number, str(error))
         else:
-            found.possible[number] = edit
+            found.possible.append(edit)
     return found
 
 
@@ -308,37 +313,77 @@ def read_edits(
     return check(parse(spread(unpack(value, model, name), model.cells, sets)), model)
 
 
-def spread(value: Any, cells: Cells, sets: SetOf | None = None) -> Any:
+class Entry(NamedTuple):
+    """One cell's edit as data, and the number, from 0, of the entry of a list that it is from."""
+
+    number: int
+    value: Any
+
+
+def _entries(value: Sequence[Any]) -> list[Entry]:
+    return [each if isinstance(each, Entry) else Entry(number, each) for number, each in enumerate(value)]
+
+
+def spread(
+    value: Any,
+    cells: Cells,
+    sets: SetOf | None = None,
+    *,
+    most: int | None = None,
+    problems: dict[int, str] | None = None,
+) -> Any:
     """A list of edits in which every entry names one cell by layer and number. An entry may name its cell by address, several cells,
-    or a set. A cell that several sets have, with the same edit, is edited once."""
+    or a set. A cell that several sets have, with the same edit, is edited once. Nothing is added after more than `most`: a short
+    file may name large sets many times. With `problems`, an entry whose cells cannot be found is left out and said there."""
     if not isinstance(value, (list, tuple)):
         return value  # `parse` says what is wrong
-    found: list[Any] = []
+    found: list[Entry] = []
     of_several: dict[int, Any] = {}
+    known: dict[str, Sequence[int]] = {}
     for number, entry in enumerate(value):
+        if most is not None and len(found) > most:
+            break
         if not isinstance(entry, dict) or not _names_cells(entry):
-            found.append(entry)
+            found.append(Entry(number, entry))
             continue
-        name = _names_cells(entry)[0]
-        if len(_names_cells(entry)) > 1 or "layer" in entry:
-            raise UsageError(f"Edit {number} names its cells twice. Keep one of: layer and cell, cell, cells, set.")
-        rest = {key: each for key, each in entry.items() if key != name}
-        for place in _places(number, name, entry[name], cells, sets):
-            if name != "cell" and of_several.get(place) == rest:
+        try:
+            places = _places(number, entry, cells, sets, known)
+        except UsageError as error:
+            if problems is None:
+                raise
+            problems[number] = str(error)
+            continue
+        rest = {key: each for key, each in entry.items() if key not in NAMES}
+        several = not isinstance(entry.get("cell"), str)
+        for place in places:
+            before = of_several.get(place) if several else None
+            if before == rest:
                 continue
             layer, cell = cells.split(place)
-            found.append({"layer": layer, "cell": cell, **rest})
-            if name != "cell":
+            if before is not None and (before.get("positions") is None or rest.get("positions") is None):
+                raise UsageError(
+                    f"{plain_address(layer, cell)} is edited twice, the second time by edit {number}. Keep one of the edits."
+                )
+            found.append(Entry(number, {**rest, "layer": layer, "cell": cell}))
+            if several:
                 of_several[place] = rest
     return found
 
 
-def _names_cells(entry: dict[str, Any]) -> list[str]:
-    """The fields by which an entry names its cells, if these are not layer and cell as numbers."""
-    return [name for name in NAMES if name in entry and not (name == "cell" and not isinstance(entry[name], str))]
+def _names_cells(entry: dict[str, Any]) -> bool:
+    """Whether an entry names its cells in another way than by layer and number."""
+    return isinstance(entry.get("cell"), str) or "cells" in entry or "set" in entry
 
 
-def _places(number: int, name: str, value: Any, cells: Cells, sets: SetOf | None) -> Sequence[int]:
+def _places(
+    number: int, entry: dict[str, Any], cells: Cells, sets: SetOf | None, known: dict[str, Sequence[int]]
+) -> Sequence[int]:
+    """The places of an entry's cells. `known` keeps those of sets."""
+    names = [name for name in NAMES if name in entry]
+    if len(names) > 1 or "layer" in entry:
+        raise UsageError(f"Edit {number} names its cells twice. Keep one of: layer and cell, cell, cells, set.")
+    (name,) = names
+    value = entry[name]
     if name == "cell":
         return [cells.find(value)]
     if name == "cells":
@@ -354,7 +399,9 @@ def _places(number: int, name: str, value: Any, cells: Cells, sets: SetOf | None
             f"Edit {number} is of the set {_short(value)}, and only a run knows what is in it. Use: keyhole edit RUN EDITS …; or list "
             "the cells."
         )
-    return sets(value)
+    if value not in known:
+        known[value] = sets(value)
+    return known[value]
 
 
 def unpack(value: Any, model: Model, name: str) -> Any:
@@ -362,7 +409,9 @@ def unpack(value: Any, model: Model, name: str) -> Any:
     object is taken for the edits themselves."""
     if not isinstance(value, dict):
         return value
-    version = value.get("keyhole")
+    if "keyhole" not in value:
+        raise UsageError(f"{name} is an object. A file of edits is a JSON list, or what Keyhole saved.")
+    version = value["keyhole"]
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
         raise UsageError(f'{name} is none that Keyhole wrote: its "keyhole" is {_short(version)}, and 1 was expected.')
     if version > VERSION:

@@ -10,6 +10,7 @@ import copy
 import glob
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -26,6 +27,8 @@ from .checkpoints import check_loaded, is_installed, quieten, reason
 
 ALONE = "model.gguf"
 """The name of the file in its folder."""
+LEFT = re.compile(r"\.partial-\d+(-[0-9a-f]{4})?")
+"""What a folder that is being written has after its name."""
 LEFT_SECONDS = 24 * 3600
 """Age from which an unfinished conversion counts as abandoned."""
 
@@ -116,7 +119,9 @@ def _save(lm: Any, tokenizer: Any, folder: Path) -> None:
 
 
 def remove_left(folder: Path) -> None:
-    """Remove what killed conversions of the same file left behind, if it is older than `LEFT_SECONDS`."""
+    """Remove what killed processes that wrote this folder left behind, if it is older than `LEFT_SECONDS`. Only names that this
+    project gives count: others are somebody's own."""
     for left in folder.parent.glob(f"{glob.escape(folder.name)}.partial-*"):
-        if time.time() - left.stat().st_mtime > LEFT_SECONDS:
+        ours = LEFT.fullmatch(left.name.removeprefix(folder.name))
+        if ours and left.is_dir() and time.time() - left.stat().st_mtime > LEFT_SECONDS:
             shutil.rmtree(left, ignore_errors=True)

@@ -60,8 +60,9 @@ def applied(model: Model, edits: Iterable[Edit], n_special: int | None = None) -
     `n_special` special tokens are before a sequence's own. If it is None, a sequence has one if it begins with the model's
     start token, else none. The model belongs to this thread meanwhile.
     """
-    edits = check(edits, model)
+    edits = list(edits)
     with model.lock, contextlib.ExitStack() as stack:
+        edits = check(edits, model)  # of the model as it is now: another thread may have held it edited
         stack.callback(setattr, model, "edits", model.edits)
         stack.enter_context(tapped(model, _taps(model, edits, n_special)))
         stack.enter_context(values_changed(model, edits))

@@ -61,7 +61,7 @@ def load(
     source = name_of(source)
     split = device == SPLIT
     target = choose_device("auto" if split else device)
-    lm, tokenizer, revision, stored = open_checkpoint(
+    opened = open_checkpoint(
         source,
         dtype=choose_dtype(dtype, target),
         revision=revision,
@@ -71,9 +71,17 @@ def load(
     )
     try:
         if made is not None:
-            make_control(lm, made)
-        lm = lm if split else lm.to(target)
-        model = Model(lm, tokenizer, source=source, revision=revision, split=split, control=made, stored=stored)
+            make_control(opened.lm, made)
+        model = Model(
+            opened.lm if split else opened.lm.to(target),
+            opened.tokenizer,
+            source=source,
+            revision=opened.revision,
+            split=split,
+            control=made,
+            stored=opened.stored,
+            widest=None if made is not None else opened.widest,  # a control has no checkpoint to be true to
+        )
         prove(model)
     except KeyholeError:
         raise

@@ -64,6 +64,7 @@ class Model:
         split: bool = False,
         control: Control | None = None,
         stored: torch.dtype | None = None,
+        widest: torch.dtype | None = None,
     ) -> None:
         self.lm = lm.eval().requires_grad_(False)
         self.split = split
@@ -75,6 +76,8 @@ class Model:
         """which control its weights are; None if they are the checkpoint's"""
         self.stored = stored
         """the type of the weights in its checkpoint; None if it came from none, or that does not say"""
+        self.widest = widest
+        """the type that can hold each of them: a few may be wider than `stored`; None if it is not known"""
         self.made: dict[str, Any] | None = None
         """what it was made from, if Keyhole made it (`store/made.py`)"""
         self.edits: tuple[Edit, ...] = ()

@@ -10,6 +10,7 @@ from ..store.control import control_of
 from ..store.run import Run
 from .load import load
 from .model import Model
+from .save import holds_checkpoint
 
 
 def model_of(
@@ -49,3 +50,17 @@ def model_of(
             f"run's {about['fingerprint'][:16]}…. Restore that model (or name it: --model), or scan this one."
         )
     return model
+
+
+def in_full(model: Model, *, trust_remote_code: bool = False) -> Model:
+    """The same model in a type that holds every weight of its checkpoint: it is loaded again if it runs in a narrower one."""
+    if holds_checkpoint(model):
+        return model
+    return load(
+        model.source,
+        dtype=str(model.widest).removeprefix("torch."),
+        device="cpu",
+        revision=model.revision,
+        trust_remote_code=trust_remote_code,
+        edits=list(model.edits) or None,
+    )

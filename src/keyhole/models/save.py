@@ -8,8 +8,10 @@ meant to be written, and its logits must be those of the live model
 
     difference   ‖logits of the folder − logits of the model‖ ÷ ‖logits of the model‖, on the short input of `proof`
 
-up to the rounding of the type that the weights are saved in. By default this is the type of the checkpoint that the model came
-from, whatever type it runs in, so weights that were not changed are saved as they were, and changed ones are rounded to it.
+up to the rounding of the type that the weights are saved in. By default this is the type that the checkpoint's configuration says,
+whatever type the model runs in. A weight with numbers that this type cannot hold (a norm in float32 among bfloat16) keeps a wider
+one, so weights that were not changed are saved as they were, and changed ones are rounded as theirs were. A model that was
+loaded in a type too narrow for its checkpoint has lost that, and is refused (`check_saveable`).
 
 Beside the weights is `keyhole.json`: {"keyhole": 1, "made": "edit", "source": …, "fingerprint": …, "files": […]}, with what the maker
 adds. The fingerprint is that of the source's weights.
@@ -30,6 +32,7 @@ import torch
 from torch import Tensor
 
 from ..common import files
+from ..common.output import plain
 from ..errors import KeyholeError, ModelError, RunExists, UsageError
 from ..inputs.formats import shown
 from .checkpoints import CONFIG, quieten, read_json, reason
@@ -45,13 +48,18 @@ MADE = "keyhole.json"
 VERSION = 1
 
 
+HALF_MODEL = 0.1
+"""The largest difference of logits of a model that runs in half precision: its own rounding is in both, and differs where scales do. That
+each weight is the one that was meant is checked bit for bit."""
+
+
 @dataclass(frozen=True)
 class Saved:
     """A folder that was written and proved."""
 
     folder: Path
     dtype: str
-    """the type of its weights"""
+    """the type of its weights; some may have a wider one"""
     bytes: int
     """of all its files"""
     difference: float
@@ -76,9 +84,8 @@ def save(
     `trust_remote_code` says so.
     """
     folder = Path(folder)
-    check_folder(folder, model, force=force)
+    check_saveable(model, folder, dtype=dtype, force=force)
     kind = _kind(model, dtype)
-    check_bakeable(model)
     about = {"keyhole": VERSION, "source": model.source, "revision": model.revision, "dtype": kind}
     about |= {"control": model.control.title} if model.control else {}
     about |= {} if "fingerprint" in made else {"fingerprint": model.weights_fingerprint}
@@ -89,12 +96,12 @@ def save(
             files.make_folder(folder.parent)
             remove_left(folder)
             with model.lock:
-                weights, expected = _weights(model, DTYPES[kind]), logits(model)
+                weights, expected = _weights(model, DTYPES[kind], every=dtype is not None), logits(model)
                 _write(model, partial, weights, kind)
             difference = _proved(model, partial, weights, expected, kind, trust_remote_code)
             written = sorted([MADE, *(path.name for path in partial.iterdir())])
-            told = {**about, **made, "difference": difference, "files": written}
-            text = json.dumps(told, indent=1, ensure_ascii=False) + "\n"
+            told = plain({**about, **made, "difference": difference, "files": written})
+            text = json.dumps(told, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
             (partial / MADE).write_text(text, "utf-8", "backslashreplace")
             _put(partial, folder, force, model)
     except (KeyholeError, OSError):
@@ -103,13 +110,33 @@ def save(
         raise ModelError(f"The model could not be written to {shown(folder)}: {reason(error)}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return Saved(folder, kind, sum(path.stat().st_size for path in folder.iterdir()), difference)
+    return Saved(folder, kind, sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()), difference)
+
+
+def check_saveable(
+    model: Model, folder: str | os.PathLike[str], *, dtype: str | None = None, force: bool = False
+) -> None:
+    """Refuse what `save` would refuse: commands ask this before work that takes long."""
+    check_folder(folder, model, force=force)
+    kind = _kind(model, dtype)
+    check_bakeable(model)
+    if dtype is None and not holds_checkpoint(model):
+        runs, stored = (str(each).removeprefix("torch.") for each in (model.dtype, model.widest))
+        raise UsageError(
+            f"{model.source} runs in {runs}, and has weights in {stored}, which are rounded already: also those that are not "
+            f"changed would be. Load it in {stored}: keyhole.load({model.source!r}, dtype='{stored}'). If {kind} is meant: --dtype {kind}."
+        )
+
+
+def holds_checkpoint(model: Model) -> bool:
+    """Whether the type that a model runs in can hold every weight of its checkpoint."""
+    return model.widest is None or torch.promote_types(model.dtype, model.widest) == model.dtype
 
 
 def check_folder(folder: str | os.PathLike[str], model: Model | None = None, *, force: bool = False) -> None:
     """Refuse a place where the folder cannot be written: commands ask this before their work begins."""
     folder = Path(folder)
-    if not folder.name or folder.name == ".." or Path(os.path.realpath(os.curdir)).is_relative_to(folder.absolute()):
+    if not folder.name or Path(os.path.realpath(os.curdir)).is_relative_to(os.path.realpath(folder)):
         raise UsageError(
             f"{shown(folder)} is the folder you are in, or above it. Name a folder of its own: --out FOLDER."
         )
@@ -171,29 +198,38 @@ def logits(model: Model) -> Tensor:
     return found[0].float().cpu()
 
 
-def _weights(model: Model, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Every weight as it is saved, on the CPU. Weights that are one (tied embeddings) stay one."""
+def _weights(model: Model, dtype: torch.dtype, *, every: bool) -> dict[str, Tensor]:
+    """The weights as they are saved, on the CPU. Weights that are one (tied embeddings) stay one. Not `every` weight has to have the
+    type: one with numbers that it cannot hold keeps its own."""
     changed = _scaled(model)
     found: dict[str, Tensor] = {}
     converted: dict[int, Tensor] = {}
     for name, weight in model.lm.state_dict(keep_vars=True).items():
         if id(weight) not in converted:
-            source = changed.get(id(weight), weight.detach())
-            new = source.to("cpu", dtype if source.is_floating_point() else source.dtype)
-            if new.is_floating_point() and new.numel() and not bool(torch.isfinite(torch.stack(new.aminmax())).all()):
-                kind = str(dtype).removeprefix("torch.")
-                raise UsageError(
-                    f"The weight {name} has numbers that {kind} cannot hold: save it in a wider type (--dtype float32), or use "
-                    "smaller scales."
-                )
-            converted[id(weight)] = new
+            converted[id(weight)] = _as_saved(name, weight.detach(), changed.get(id(weight)), dtype, every)
         found[name] = converted[id(weight)]
     return found
 
 
+def _as_saved(name: str, weight: Tensor, changed: Tensor | None, dtype: torch.dtype, every: bool) -> Tensor:
+    if not weight.is_floating_point():
+        return weight.cpu()
+    if not every and not torch.equal(weight.to(dtype).to(weight.dtype), weight):
+        dtype = weight.dtype
+    new = (weight if changed is None else changed).to("cpu", dtype)
+    if new.numel() and not bool(torch.isfinite(torch.stack(new.aminmax())).all()):
+        kind = str(dtype).removeprefix("torch.")
+        raise UsageError(
+            f"The weight {name} has numbers that {kind} cannot hold: save it in a wider type (--dtype float32), or use "
+            "smaller scales and values."
+        )
+    return new
+
+
 @torch.no_grad()
 def _scaled(model: Model) -> dict[int, Tensor]:
-    """Copies of the values' weights, by the `id` of the weight, with the scales of the model's edits multiplied in."""
+    """Copies of the values' weights, by the `id` of the weight, with the scales of the model's edits multiplied in, in float32: they
+    are rounded once, when they are saved."""
     found: dict[int, Tensor] = {}
     for edit in model.edits:
         number, cell = locate(model.sites, edit.layer, edit.cell)
@@ -201,7 +237,7 @@ def _scaled(model: Model) -> dict[int, Tensor]:
         weight = site.module.weight
         assert isinstance(weight, Tensor)
         if edit.scale != 1:
-            changed = found.setdefault(id(weight), weight.detach().clone())
+            changed = found.setdefault(id(weight), weight.detach().to(torch.float32, copy=True))
             (changed if site.transposed else changed.T)[cell] *= edit.scale
     return found
 
@@ -227,9 +263,30 @@ def _write(model: Model, folder: Path, weights: dict[str, Tensor], kind: str) ->
     if settings is not None:
         settings.to_json_file(folder / "generation_config.json", use_diff=True)
     model.tokenizer.save_pretrained(folder)
-    told = json.loads((folder / CONFIG).read_text("utf-8"))
-    told = {**told, "dtype": kind}
-    (folder / CONFIG).write_text(json.dumps(told, indent=2, sort_keys=True, ensure_ascii=False) + "\n", "utf-8")
+    _retell(folder, CONFIG, {"dtype": kind})
+    _retell(folder, "tokenizer_config.json", {})
+
+
+def _retell(folder: Path, name: str, more: Mapping[str, Any]) -> None:
+    """Correct what a file of settings says: it may name code that was not loaded and so is not in the folder."""
+    file = folder / name
+    if not file.is_file():
+        return
+    told = {**read_json(file), **more}
+    codes = told.get("auto_map")
+    if isinstance(codes, dict):
+        there = {key: code for key, code in codes.items() if all(_is_there(folder, each) for each in _each(code))}
+        told = {key: each for key, each in told.items() if key != "auto_map"} | ({"auto_map": there} if there else {})
+    file.write_text(json.dumps(told, indent=2, sort_keys=True, ensure_ascii=False) + "\n", "utf-8")
+
+
+def _each(code: Any) -> list[str]:
+    return [each for each in (code if isinstance(code, list) else [code]) if isinstance(each, str)]
+
+
+def _is_there(folder: Path, code: str) -> bool:
+    """Whether `module.Class` is in the folder, or in a repository that it names (`owner/name--module.Class`)."""
+    return "--" in code or (folder / f"{code.split('.')[0]}.py").is_file()
 
 
 def _proved(
@@ -257,20 +314,24 @@ def _proved(
     got = logits(again)
     difference = float((got - expected).norm() / expected.norm().clamp_min(1e-30))
     exact = kind == "float32" and model.dtype == torch.float32
-    allowed = ALLOWED_FLOAT32 if exact else ALLOWED_HALF
+    allowed = ALLOWED_FLOAT32 if exact else ALLOWED_HALF if model.dtype == torch.float32 else HALF_MODEL
     if not difference <= allowed:
+        narrow = "Save it in a wider type: --dtype float32." if kind != "float32" else "Load the model in float32."
         raise ModelError(
             f"The written model's logits differ from those of the live one by {difference:.2e}, relative, and at most {allowed:.0e} is "
-            f"rounding; it was removed. Save it in a wider type (--dtype float32; this was {kind})."
+            f"rounding; it was removed. It runs in {dtype} and was saved as {kind}. {narrow}"
         )
     return difference
 
 
 def _put(partial: Path, folder: Path, force: bool, model: Model) -> None:
     mode = (partial / CONFIG).stat().st_mode
-    for file in partial.iterdir():
-        file.chmod(mode)  # safetensors lets only its owner read what it writes
-        with file.open("r+b") as written:
+    for path in partial.rglob("*"):  # a tokenizer with several chat templates has a folder of them
+        if path.is_dir():
+            files.sync_folder(path)
+            continue
+        path.chmod(mode)  # safetensors lets only its owner read what it writes
+        with path.open("r+b") as written:
             files.sync(written)
     files.sync_folder(partial)
     check_folder(folder, model, force=force)  # again, because writing took a while

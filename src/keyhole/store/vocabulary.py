@@ -84,6 +84,8 @@ class Vocabulary:
             self._byte_level = "ByteLevel" in json.dumps([core.get("decoder"), core.get("pre_tokenizer")])
             self._added = {token["id"] for token in core.get("added_tokens", [])}
             self._continues = _continuation(core)
+        self._found: dict[str, int] = {}
+        """tokens by what they read, as far as they were asked for"""
 
     @contextlib.contextmanager
     def _asked(self) -> Iterator[None]:
@@ -166,6 +168,11 @@ class Vocabulary:
 
     def find(self, text: str) -> int:
         """The token that reads `text`. If tokens are words without spaces, the space before a word may be left out."""
+        if text not in self._found:
+            self._found[text] = self._find(text)
+        return self._found[text]
+
+    def _find(self, text: str) -> int:
         whole = text.encode("utf-8", "replace").decode()  # a half character is in no token, and no tokenizer accepts it
         with self._asked():
             ids = self.tokenizer.encode(whole, add_special_tokens=False).ids

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..analyses.stats import Interval, bootstrap_sums
+from ..analyses.stats import Interval, ratio_of_sums
 from ..models import intervene
 from ..models.intervene import Edit
 from ..models.model import Model
@@ -148,14 +148,15 @@ def changed(
 
 
 def others_of(model: Model, edits: Sequence[Edit], random: np.random.Generator) -> list[Edit] | None:
-    """The same edits of random other cells of the same layers, none of them edited; None if a layer has too few. A cell whose value
-    is 0 cannot be moved, so it is not drawn for that."""
+    """The same edits of random other cells of the same layers, none of them edited, also not before; None if a layer has too few. A
+    cell whose value is 0 cannot be moved, so it is not drawn for that."""
     found: list[Edit] = []
     for layer in sorted({edit.layer for edit in edits}):
         own = [edit for edit in edits if edit.layer == layer]
         cells = sorted({edit.cell for edit in own})
         free = np.ones(model.cells.size(layer), bool)
         free[cells] = False
+        free[[edit.cell for edit in model.edits if edit.layer == layer]] = False
         if any(edit.towards is not None for edit in own):
             free &= (model.values(layer).float().norm(dim=1) > 0).cpu().numpy()
         left = np.flatnonzero(free)
@@ -180,7 +181,7 @@ class _Sums:
         group, used = self.group[document], min(self.vocabulary, logits.shape[1])
         if self.sums is None:
             self.sums = torch.zeros(len(self.counts), used, dtype=torch.float64)
-        # float64 would double the memory of the block; the sum of a few thousand float32 is exact enough in float32's pairwise sums
+        # summed in float32: in float64 the block would be twice as large, and a sum of so few numbers would hardly differ
         self.sums[group] += (logits[:, :used].sum(0).double() - normalizers.sum()).cpu()
         self.counts[group] += len(logits)
 
@@ -196,9 +197,7 @@ class _Sums:
         return total
 
     def interval(self, before: _Sums, token: int) -> Interval:
-        columns = np.stack([self._differences(before)[:, token], self.counts])
-        (found,) = bootstrap_sums(columns, lambda sums: sums[..., :1] / sums[..., 1:], np.arange(len(self.counts)))
-        return found
+        return ratio_of_sums(self._differences(before)[:, token], self.counts)
 
 
 def _run(

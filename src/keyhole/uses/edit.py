@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..common.checks import whole
 from ..errors import CorpusError, RunError, UsageError
 from ..models import intervene
 from ..models.intervene import Edit
 from ..models.load import load
 from ..models.model import Model
-from ..models.rerun import model_of
-from ..models.save import Saved, check_folder, save
+from ..models.rerun import in_full, model_of
+from ..models.save import Saved, check_folder, check_saveable, save
 from ..searching import sets
 from ..store import layout
 from ..store.run import Run
@@ -59,7 +60,7 @@ def edit(
     edits: str | os.PathLike[str] | dict[str, Any] | Sequence[Any],
     out: str | os.PathLike[str] | None = None,
     *,
-    check: Sequence[str | os.PathLike[str]] | None = None,
+    check: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
     tokens: int = CHECKED,
     dtype: str | None = None,
     device: str = "auto",
@@ -71,10 +72,11 @@ def edit(
     """Write a model with edits as a checkpoint `out`, or say what else the edits change, or both.
 
     `source` is a model, or a run: then its model, and sets of cells can be edited. `check` names files of text that the model is
-    measured on, at most `tokens` of it; an empty list is the text of the run that was held out or is set aside. `dtype` is that of the
-    written weights; None: that of the model's checkpoint. `model` is the model of a run that names it itself but was made by
-    someone else.
+    measured on, at most `tokens` of it; an empty list is the run's own text, what it held out if it held out enough. `dtype` is that
+    of the written weights; None: that of the model's checkpoint. `model` is the model of a run that names it itself but was made
+    by someone else.
     """
+    tokens = whole("tokens", tokens, texts.FEWEST)
     if out is None and check is None:
         raise UsageError(
             "There is nothing to do: name a folder to write (--out FOLDER), or a text to check on (--check TEXT)."
@@ -82,19 +84,25 @@ def edit(
     if out is not None:
         check_folder(out, force=force)
     opened, run = _opened(source, model, device, trust_remote_code)
-    if check is not None and not check and run is None:
+    if check is not None and not isinstance(check, os.PathLike) and not check and run is None:
         raise UsageError(
             "A model has no text of its own to check on: --check TEXT. (A run has: keyhole edit RUN EDITS --check.)"
         )
     found = _read(edits, opened, run)
+    # what is written has every weight that no edit changes as it is in the checkpoint, whatever type the run was made in
+    whole_model = opened
+    if out is not None:
+        if dtype is None and not isinstance(source, Model):
+            whole_model = in_full(opened, trust_remote_code=trust_remote_code)
+        check_saveable(whole_model, out, dtype=dtype, force=force)
     text = None if check is None else _text(opened, run, check, tokens)
     measured = None if text is None else changed(opened, found, text, progress=progress)
     written = None
     if out is not None:
-        with intervene.applied(opened, found):
-            made: dict[str, Any] = {"made": "edit", "edits": [each.to_json() for each in opened.edits]}
+        with intervene.applied(whole_model, found):
+            made: dict[str, Any] = {"made": "edit", "edits": [each.to_json() for each in whole_model.edits]}
             made |= {} if measured is None else {"check": measured.to_json()}
-            written = save(opened, out, made, dtype=dtype, force=force, trust_remote_code=trust_remote_code)
+            written = save(whole_model, out, made, dtype=dtype, force=force, trust_remote_code=trust_remote_code)
     return Edited(opened.source, found, written, measured)
 
 
@@ -135,12 +143,14 @@ def _read(edits: Any, model: Model, run: Run | None) -> list[Edit]:
     return new
 
 
-def _text(model: Model, run: Run | None, files: Sequence[str | os.PathLike[str]], most: int) -> texts.Text:
-    if files:
-        text = texts.given(model, files, most)
-    else:
+def _text(
+    model: Model, run: Run | None, files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], most: int
+) -> texts.Text:
+    names = [files] if isinstance(files, (str, os.PathLike)) else files
+    if not names:
         assert run is not None
-        _, text = texts.fitted_and_measured(run, model, fitted=texts.FEWEST, measured=most)
+        return texts.of_run(run, model, most)
+    text = texts.given(model, names, most)
     if text.tokens < texts.FEWEST:
         raise CorpusError(
             f"{text.files} has {text.tokens:,} tokens, and at least {texts.FEWEST} are needed to check edits on. Give more text."

@@ -5,7 +5,8 @@ same tokens.
     change       perplexity after ÷ perplexity before − 1
     agreement    share of the tokens at which both say the same token first
 
-Intervals are over documents: tokens of one document are alike.
+Intervals are over documents, because tokens of one document are alike: Student's t on the documents' sums (`stats.ratio_of_sums`).
+One document has no interval.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from ..analyses.stats import Interval, bootstrap_mean, bootstrap_rates, bootstrap_sums
+from ..analyses.stats import Interval, clustered_mean, clustered_rate
 from ..errors import UsageError
 from ..lens.head import Head
 from ..models.model import Model
@@ -134,11 +135,19 @@ def _read(
 
 
 def perplexity(found: Losses) -> Interval:
-    ones = np.ones(len(found.nll))
-    (interval,) = bootstrap_sums(
-        np.stack([found.nll, ones]), lambda sums: np.exp(sums[..., :1] / sums[..., 1:]), found.documents
-    )
-    return interval
+    return _mapped(np.exp, _mean(found.nll, found.documents))
+
+
+def _mean(values: npt.NDArray[np.float64], documents: npt.NDArray[np.int64]) -> Interval:
+    value, lo, hi = clustered_mean(values, documents)
+    assert value is not None
+    return Interval(value, lo, hi)
+
+
+def _mapped(curve: Callable[[float], float], found: Interval) -> Interval:
+    """A rising function of a number and of the ends of its interval."""
+    with np.errstate(over="ignore"):
+        return Interval(*(None if each is None else float(curve(each)) for each in found))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -157,12 +166,11 @@ class Change:
 def change(before: Losses, after: Losses) -> Change:
     """Compare two models on the same tokens."""
     assert len(before.nll) == len(after.nll)
-    columns = np.stack([after.nll - before.nll, np.ones(len(before.nll))])
-    (relative,) = bootstrap_sums(columns, lambda sums: np.exp(sums[..., :1] / sums[..., 1:]) - 1, before.documents)
-    (agreement,) = bootstrap_rates((before.first == after.first)[None], before.documents)
+    relative = _mapped(np.expm1, shift(before, after))
+    agreement = clustered_rate(before.first == after.first, before.documents)
     return Change(perplexity(before), perplexity(after), relative, agreement, len(before.nll))
 
 
 def shift(before: Losses, after: Losses) -> Interval:
     """The mean −log p after minus that before, on the same tokens, in nats per token."""
-    return bootstrap_mean(after.nll - before.nll, before.documents)
+    return _mean(after.nll - before.nll, before.documents)

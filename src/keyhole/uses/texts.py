@@ -52,8 +52,8 @@ class Text:
     documents: list[int]
     """the document of each piece"""
     source: str
-    """`valid` (given text), `held out` (documents that were not scanned), `set aside` (documents of the run that nothing was fitted
-    to), `end` (of the run's one document) or `corpus`"""
+    """`valid` (given text), `held out` (text that was not scanned), `set aside` (documents of the run that nothing was fitted to),
+    `end` (of the run's one document) or `corpus` (the scanned text)"""
     files: str = ""
     """the names of the given files, if `source` is `valid`"""
 
@@ -78,7 +78,8 @@ def room_of(model: Model) -> int:
 
 def given(model: Model, names: Sequence[str | os.PathLike[str]], most: int = MOST) -> Text:
     """Text from files, at most `most` tokens of it."""
-    return _gathered(model, _documents(names), most, "valid", ", ".join(os.path.basename(str(name)) for name in names))
+    shown = ", ".join(os.path.basename(os.path.normpath(name)) for name in names)
+    return _gathered(model, _documents(names), most, "valid", shown)
 
 
 def _documents(names: Sequence[str | os.PathLike[str]]) -> Iterator[tuple[int, str]]:
@@ -131,6 +132,21 @@ def _gathered(
         left -= len(pieces[-1])
         taken[document] += len(pieces[-1])
     return Text(pieces, documents, source, files)
+
+
+def of_run(run: Run, model: Model, most: int = MOST, seed: int = 0) -> Text:
+    """Text of a run to measure on what was not fitted to any: what the scan held out, or what it scanned if it held out too little.
+    Documents are taken in random order."""
+    held = targets.held_out_units(run)
+    order = np.random.default_rng(seed).permutation(np.unique(run.unit_documents))
+    found = _taken(run, model, np.sort(np.asarray(held, np.int64)), order, most, "held out")
+    if found.tokens < FEWEST:
+        found = _taken(run, model, np.arange(len(run.unit_documents)), order, most, "corpus")
+    if found.tokens < FEWEST:
+        raise CorpusError(
+            f"The run {run.path} has {found.tokens:,} tokens of text, and at least {FEWEST} are needed. Name a text of your own."
+        )
+    return found
 
 
 def fitted_and_measured(

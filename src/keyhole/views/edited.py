@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ..analyses.pruning import where_from
 from ..common.output import printable
 from .text import blank, number, significant, with_interval
 
@@ -46,14 +47,10 @@ def _named(edits: Sequence[Edit]) -> str:
 
 
 def _checked(found: Changed) -> list[RenderableType]:
-    change, where = (
-        found.found,
-        found.text.files
-        or {"held out": "the text that the scan held out"}.get(
-            found.text.source, "documents of the run that were set aside"
-        ),
-    )
-    head = Text(f"On {change.tokens:,} tokens in {found.documents:,} documents, {printable(where)}:")
+    change, text = found.found, found.text
+    where = text.files or where_from(text.source)
+    documents = "1 document" if found.documents == 1 else f"{found.documents:,} documents"
+    head = Text(f"On {change.tokens:,} tokens in {documents}, {printable(where)}:")
     table = Table(box=None, padding=(0, 2), pad_edge=False)
     for name in ("", "these cells", "other cells of the same layers"):
         table.add_column(name, overflow="fold")
@@ -87,7 +84,7 @@ def _moves(title: str, listed: Sequence[Moved]) -> RenderableType:
     table.add_column("other cells", justify="right")
     for each in listed:
         piece = printable(each.piece) if each.piece.strip() else blank(each.piece)
-        table.add_row(Text(repr(piece)), with_interval(*each.moved), significant(each.random))
+        table.add_row(Text(f"‘{piece}’"), with_interval(*each.moved), significant(each.random))
     return table
 
 

@@ -74,9 +74,7 @@ class Live:
 
         def work() -> schema.Prompt:
             sorted_out = self._sorted(where["text"], edits)
-            view = self._reader()(
-                self._loaded(), **where, edits=list(sorted_out.possible.values()), bos=self._bos, run=self.run
-            )
+            view = self._reader()(self._loaded(), **where, edits=sorted_out.possible, bos=self._bos, run=self.run)
             found = msgspec.convert(view if isinstance(view, dict) else view.to_json(), schema.Prompt)
             return msgspec.structs.replace(found, problems=_problems(sorted_out))
 
@@ -102,7 +100,7 @@ class Live:
             total = len(cells) * self._short_enough(where["text"])
             if everywhere and total > self.limits.positions:
                 raise _too_long("positions", "tokens, cells × tokens of the text,", total, self.limits.positions)
-            possible = list(self._sorted(where["text"], edits).possible.values())
+            possible = self._sorted(where["text"], edits).possible
             found = ablate(self._loaded(), **where, cells=cells, edits=possible, everywhere=everywhere, bos=self._bos)
             lost = [schema.Ablated(one.layer, one.cell, short(one.logit), short(one.log_p)) for one in found.cells]
             return schema.Ablation(found.piece, short(found.logit), short(found.p), everywhere, lost)
@@ -116,7 +114,7 @@ class Live:
         def work() -> schema.LayerEffects:
             from ..uses.prompt import by_layer
 
-            possible = list(self._sorted(where["text"], edits).possible.values())
+            possible = self._sorted(where["text"], edits).possible
             found = by_layer(self._loaded(), where["text"], edits=possible, bos=self._bos)
             return msgspec.convert(found.to_json(), schema.LayerEffects)
 
@@ -127,7 +125,7 @@ class Live:
         where, edits = self._asked(asked, schema.AskPrompt), self._edits(asked)
 
         def work() -> schema.PythonCode:
-            possible = list(self._sorted(where["text"], edits).possible.values())
+            possible = self._sorted(where["text"], edits).possible
             return schema.PythonCode(program(self.run, self._loaded(), edits=possible, **where))
 
         return await self._do(work)
@@ -233,12 +231,12 @@ class Live:
                 value = json.loads(text)
             except (ValueError, RecursionError) as error:
                 raise UsageError(f"{name} is no JSON: {error}.") from None
-            listed = intervene.spread(intervene.unpack(value, self._loaded(), name), self.run.cells, self._cells_of)
-            edits = self._edits({"edits": listed})
-            found = intervene.sort_out(edits, self._loaded(), self._too_far)
-            return schema.LoadedEdits(
-                [schema.Edit(**edit.to_json()) for edit in found.possible.values()], _problems(found)
-            )
+            given, problems = intervene.unpack(value, self._loaded(), name), dict[int, str]()
+            listed = intervene.spread(given, self.run.cells, self._cells_of, most=self.limits.edits, problems=problems)
+            self._edits({"edits": [one.value for one in listed] if isinstance(listed, list) else listed})
+            found = intervene.sort_out(listed, self._loaded(), self._too_far)
+            found.problems.update(problems)
+            return schema.LoadedEdits([schema.Edit(**edit.to_json()) for edit in found.possible], _problems(found))
 
         return await self._do(work)
 
@@ -384,7 +382,7 @@ def _only(asked: dict[str, Any], *names: str) -> None:
 
 
 def _problems(found: Sorted) -> list[schema.EditProblem]:
-    return [schema.EditProblem(number, message) for number, message in found.problems.items()]
+    return [schema.EditProblem(number, message) for number, message in sorted(found.problems.items())]
 
 
 def _wrong(message: str) -> Refused:

@@ -574,7 +574,7 @@ export interface InLeak {
   continuation: string;
 }
 
-/** An edit that the run's model had while it was scanned. */
+/** An edit that the run's model had while it was scanned, also one that was baked into its weights. */
 export interface CellEdit {
   scale: number | null;
   towards: string | null;

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from ..store import leaks, pruning
+from ..store.made import LONGEST
 from ..store.run import Run
 from . import schema
 from .pack import short
@@ -52,15 +53,18 @@ def _leaks(run: Run) -> dict[int, list[schema.InLeak]]:
 
 
 def _edits(run: Run) -> dict[int, list[schema.CellEdit]]:
+    """Edits that the model ran with, and those that were baked into its weights."""
     found: dict[int, list[schema.CellEdit]] = defaultdict(list)
-    for edit in run.manifest["model"].get("edits", []):
+    about = run.manifest["model"]
+    baked = made.get("edited") if isinstance(made := about.get("made"), dict) else None
+    for edit in [*about.get("edits", []), *(baked if isinstance(baked, list) else [])]:
         layer, cell = (edit.get(name) if isinstance(edit, dict) else None for name in ("layer", "cell"))
         if type(layer) is int and type(cell) is int and run.cells.has(layer, cell):
             towards = edit.get("towards")
             found[run.cells.place(layer, cell)].append(
                 schema.CellEdit(
                     _number(edit.get("scale")),
-                    towards if isinstance(towards, str) else None,
+                    towards[:LONGEST] if isinstance(towards, str) else None,
                     _number(edit.get("by")),
                     edit.get("value") is not None,
                 )
@@ -69,4 +73,7 @@ def _edits(run: Run) -> dict[int, list[schema.CellEdit]]:
 
 
 def _number(value: Any) -> float | None:
-    return short(float(value)) if type(value) in (int, float) else None
+    try:
+        return short(float(value)) if type(value) in (int, float) else None
+    except OverflowError:  # a whole number that no float holds, in a manifest from elsewhere
+        return None

@@ -152,6 +152,7 @@ def cut(model: Model, cuts: Sequence[Cut]) -> Model:
         "revision": model.revision,
         "control": model.control,
         "stored": model.stored,
+        "widest": model.widest,
     }
     smaller = Model(lm, model.tokenizer, **about)
     if any(each.bias is not None for each in cuts):

@@ -29,7 +29,7 @@ class InLeak(Record):
 
 
 class CellEdit(Record):
-    """An edit that the run's model had while it was scanned."""
+    """An edit that the run's model had while it was scanned, also one that was baked into its weights."""
 
     scale: Number
     towards: str | None
