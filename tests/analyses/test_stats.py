@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from keyhole.analyses import claims, measured
+from keyhole.analyses import claims, measured, stats
 from keyhole.analyses.record import Effect, Verdict
 from keyhole.analyses.stats import Interval, bootstrap_difference, bootstrap_mean, holm, thirds
 
@@ -116,3 +116,26 @@ def test_claims_are_corrected_for_their_number() -> None:
     measured.correct(more)
     assert {each.outcome for each in more["one"]} == {"unclear"}
     assert "3 claims" in more["one"][0].evidence
+
+
+@pytest.mark.parametrize("count", [2, 4, 8, 30])
+def test_intervals_over_few_documents_hold_the_true_mean(count: int) -> None:
+    """Documents with means of their own and of very different length. A bootstrap over two of them held it half of the time."""
+    random, hits, trials = np.random.default_rng(0), 0, 600
+    for _ in range(trials):
+        sizes = random.integers(20, 200, count)
+        documents = np.repeat(np.arange(count), sizes)
+        values = random.normal(size=count)[documents] + random.normal(size=len(documents))
+        mean, lo, hi = stats.clustered_mean(values, documents)
+        assert mean is not None
+        assert lo is not None
+        assert hi is not None
+        hits += lo <= 0.0 <= hi
+    assert 0.89 < hits / trials < 0.99
+
+
+def test_a_share_of_one_document_has_no_interval_and_one_of_many_at_least_wilsons() -> None:
+    hits = np.ones(300, bool)
+    assert stats.clustered_rate(hits, np.zeros(300)) == (1.0, None, None)
+    found = stats.clustered_rate(hits, np.arange(300))
+    assert (found.lo, found.hi) == pytest.approx(stats.wilson(300, 300))

@@ -35,8 +35,10 @@ def pruned(run: keyhole.Run, text: str) -> pruning.Pruning:
                     parameters=1000,
                     text=text,
                     tokens=4096,
+                    documents=32,
                     fitted=8192,
                     seed=0,
+                    basis="0123456789abcdef",
                     bias=True,
                     perplexity_before=20.0,
                     perplexity=20 * (1 + change),
@@ -48,7 +50,7 @@ def pruned(run: keyhole.Run, text: str) -> pruning.Pruning:
                 )
             )
             gone += [
-                pruning.Gone(method, "uniform", share, text, 8192, 0, kind, 10, round(10 * share))
+                pruning.Gone(method, "uniform", share, text, 8192, 0, "0123456789abcdef", kind, 10, round(10 * share))
                 for kind in (*kinds.NAMES, kinds.NONE)
             ]
     return pruning.Pruning(rows, gone, "refit", "uniform")

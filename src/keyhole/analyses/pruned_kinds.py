@@ -27,6 +27,7 @@ def rows(run: Run) -> Found:
                 "text": each.text,
                 "fitted": each.fitted,
                 "seed": each.seed,
+                "basis": each.basis,
                 "kind": each.kind,
                 "cells": each.cells,
                 "gone": each.gone,
@@ -40,7 +41,7 @@ def rows(run: Run) -> Found:
 
 def of_one_method(rows: Rows) -> Rows:
     """Of what was counted last, refit at 25 % if it is there, else the last method and share."""
-    same = stored.latest(rows, ("text", "fitted", "seed", "scope"))
+    same = stored.latest(rows)
     return [row for row in same if row["method"] == "refit" and row["share"] == 0.25] or [
         row for row in same if all(row[key] == same[-1][key] for key in ("method", "share"))
     ]
@@ -70,6 +71,7 @@ ANALYSIS = Analysis(
         "text": Column("VARCHAR", "what was measured on: see `pruning`"),
         "fitted": Column("BIGINT", "tokens of the run's text that the cells were chosen on"),
         "seed": Column("BIGINT", "the seed of random choices"),
+        "basis": Column("VARCHAR", "see `pruning`"),
         "kind": Column("VARCHAR", "the kind; `none` are cells without a label"),
         "cells": Column("BIGINT", "cells of that kind"),
         "gone": Column("BIGINT", "those of them that go"),

@@ -36,6 +36,7 @@ RISE = 0.10
 """A rise of the perplexity that would matter: it is what a few times as much training data gives a small model."""
 BETTER = 0.005
 """The smallest difference from FLAP that would matter, in nats per token: half a percent of the perplexity."""
+NO_BIAS = "checkpoints of this architecture have no place for a bias: refit does without, FLAP is measured with one, as it was published"
 SHOWN = (
     ("refit", "refit", "blue"),
     ("flap", "FLAP", "orange"),
@@ -75,6 +76,7 @@ def _effects(found: stored.Pruning) -> dict[str, float | int | str | None]:
     return {
         "text": last.text,
         "tokens": last.tokens,
+        "documents": last.documents,
         "fitted": last.fitted,
         "seed": last.seed,
         "scope": last.scope,
@@ -85,9 +87,9 @@ def _effects(found: stored.Pruning) -> dict[str, float | int | str | None]:
 
 
 def note(facts: Facts) -> str:
-    bias = "" if facts["bias"] else "; this architecture has no place for biases, so FLAP makes up for nothing"
+    bias = "" if facts["bias"] else f"; {NO_BIAS}"
     return (
-        f"measured on {facts['tokens']:,} tokens of {where_from(str(facts['text']))}; cells were chosen on {facts['fitted']:,} tokens of "
+        f"measured on {facts['tokens']:,} tokens in {facts['documents']:,} documents of {where_from(str(facts['text']))}; cells were chosen on {facts['fitted']:,} tokens of "
         f"the run's text; {facts['scope']}; intervals over documents{bias}"
     )
 
@@ -143,9 +145,15 @@ ANALYSIS = Analysis(
             "were `set aside`, or the `end` of its one document",
         ),
         "tokens": Column("BIGINT", "tokens of that text"),
+        "documents": Column("BIGINT", "documents of that text"),
         "fitted": Column("BIGINT", "tokens of the run's text that the cells were chosen on"),
         "seed": Column("BIGINT", "the seed of random choices"),
-        "bias": Column("BIGINT", "1 if pruned layers have a bias, which makes up for what went on average, else 0"),
+        "basis": Column(
+            "VARCHAR", "a hash of both texts and of the type that the model ran in: rows with the same can be compared"
+        ),
+        "bias": Column(
+            "BIGINT", "1 if a checkpoint of this architecture can hold a bias of its feed-forward layers, else 0"
+        ),
         "perplexity_before": Column(
             "DOUBLE", "perplexity of the whole model: exp of the mean −log p per token, in nats"
         ),
@@ -173,10 +181,11 @@ ANALYSIS = Analysis(
     facts={
         "text": Column("VARCHAR", "the text of the last row"),
         "tokens": Column("BIGINT", "its tokens"),
+        "documents": Column("BIGINT", "its documents"),
         "fitted": Column("BIGINT", "tokens that the cells were chosen on"),
         "seed": Column("BIGINT", "the seed of random choices"),
         "scope": Column("VARCHAR", "`uniform` or `global`"),
-        "bias": Column("BIGINT", "1 if pruned layers have a bias, else 0"),
+        "bias": Column("BIGINT", "1 if the architecture has a place for biases of its layers, else 0"),
         **effect_columns("spared", "minus the relative change of the perplexity if refit takes 25 % of the cells"),
         **effect_columns("over", "FLAP's mean −log p minus refit's if 50 % of the cells go, in nats per token"),
     },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,7 +35,12 @@ def prune(
             show_default=False,
         ),
     ] = None,
-    shares: Annotated[str, typer.Option(help="With --curve: shares of the cells that go.")] = "0.05,0.1,0.25,0.5",
+    shares: Annotated[
+        str | None,
+        typer.Option(
+            help="With --curve: shares of the cells that go.  [default: 0.05,0.1,0.25,0.5]", show_default=False
+        ),
+    ] = None,
     whole: Annotated[
         bool,
         typer.Option(
@@ -50,9 +56,9 @@ def prune(
         ),
     ] = None,
     fit_tokens: Annotated[
-        int, typer.Option(help="Tokens of the run's text to choose cells on, at most.", min=1)
+        int, typer.Option(help="Tokens of the run's text to choose cells on, at most.", min=256)
     ] = 65_536,
-    tokens: Annotated[int, typer.Option(help="Tokens to measure on, at most.", min=1)] = 32_768,
+    tokens: Annotated[int, typer.Option(help="Tokens to measure on, at most.", min=256)] = 32_768,
     seed: Annotated[int, typer.Option(help="The seed of random choices.", min=0)] = 0,
     dtype: Annotated[
         str | None,
@@ -77,14 +83,18 @@ def prune(
     from ..views.progress import Stages
     from .repeat import named_model
 
-    if curve and (keep is not None or out is not None):
-        raise UsageError("--curve measures and writes no model: leave out --keep and --out, or leave out --curve.")
+    if curve and (keep is not None or out is not None or dtype is not None or force):
+        raise UsageError(
+            "--curve measures and writes no model: leave out --keep, --out, --dtype and --force, or leave out --curve."
+        )
+    if not curve and shares is not None:
+        raise UsageError("--shares goes with --curve. One model keeps one share: --keep 0.75.")
     if not curve and (keep is None or out is None):
         raise UsageError(
             "prune needs --keep and --out: keyhole prune RUN --keep 0.75 --out FOLDER. To measure only: keyhole prune RUN --curve"
         )
     names = None if by is None else [name.strip() for name in by.split(",") if name.strip()]
-    if not curve and names is not None and len(names) != 1:
+    if names is not None and (not names or (not curve and len(names) != 1)):
         raise UsageError(f"--by is {by!r}: name one method, or measure several with --curve.")
     options: dict[str, Any] = {
         "whole": whole,
@@ -119,9 +129,12 @@ def prune(
         terminal.console().print(pruned.pruned(done))
 
 
-def _shares(text: str) -> list[float]:
+def _shares(text: str | None) -> Sequence[float]:
     from ..errors import UsageError
+    from ..uses.pruning.prune import SHARES
 
+    if text is None:
+        return SHARES
     found = []
     for each in text.split(","):
         try:
@@ -130,4 +143,4 @@ def _shares(text: str) -> list[float]:
             raise UsageError(
                 f"--shares has {each.strip()!r}, which is no number: give shares of the cells that go, as in 0.05,0.25."
             ) from None
-    return list(dict.fromkeys(found))
+    return found

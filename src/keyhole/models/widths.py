@@ -40,7 +40,7 @@ def read(
 ) -> tuple[Any, dict[str, Any]]:
     """The language model, and which weights were missing or not used, as transformers says it."""
     from safetensors.torch import load_file
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, GenerationConfig
 
     kind = dtype if isinstance(dtype, torch.dtype) else getattr(config, "dtype", None) or torch.float32
     lm = AutoModelForCausalLM.from_config(config, dtype=kind, trust_remote_code=trust_remote_code)
@@ -48,10 +48,13 @@ def read(
     weights: dict[str, Tensor] = {}
     for file in sorted(files):
         weights |= load_file(folder / file)
-    tied = {name for name, weight in lm.state_dict(keep_vars=True).items() if id(weight) in _shared(lm)}
+    shared = _shared(lm)
+    tied = {name for name, weight in lm.state_dict(keep_vars=True).items() if id(weight) in shared}
     result = lm.load_state_dict(weights, strict=False)
     missing = [name for name in result.missing_keys if name not in tied or not _other_name(lm, name, weights)]
     lm.tie_weights()
+    if (folder / "generation_config.json").is_file():
+        lm.generation_config = GenerationConfig.from_pretrained(folder)
     return lm, {"missing_keys": missing, "unexpected_keys": result.unexpected_keys}
 
 

@@ -34,11 +34,15 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """where the text is from that it was measured on"""
     tokens: int
     """tokens of that text"""
+    documents: int
+    """documents of that text"""
     fitted: int
     """tokens of the text that the choice was made on"""
     seed: int
+    basis: str
+    """a hash of both texts and of the type that the model ran in: rows with the same can be compared"""
     bias: bool
-    """whether pruned layers have a bias: without one FLAP makes up for nothing, and refit for less"""
+    """whether a checkpoint of the architecture can hold a bias of its layers: without one refit makes up for less"""
     perplexity_before: float
     perplexity: float
     change: float
@@ -61,7 +65,7 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def key(self) -> tuple[Any, ...]:
         """What it was measured of: a later row of the same takes its place."""
-        return (self.method, self.scope, self.share, self.text, self.tokens, self.fitted, self.seed)
+        return (self.method, self.scope, self.share, self.basis, self.seed)
 
 
 class Gone(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,13 +77,14 @@ class Gone(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     text: str
     fitted: int
     seed: int
+    basis: str
     kind: str
     cells: int
     gone: int
 
     @property
     def key(self) -> tuple[Any, ...]:
-        return (self.method, self.scope, self.share, self.text, self.fitted, self.seed, self.kind)
+        return (self.method, self.scope, self.share, self.basis, self.seed, self.kind)
 
 
 class Pruning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -102,9 +107,12 @@ def of(run: Run) -> Pruning | None:
         raise unfit(run, layout.analyses_file(run.path).name, f"its pruning is damaged ({error})") from None
 
 
-def latest(rows: Sequence[T], same: Sequence[str] = ("text", "tokens", "fitted", "seed", "scope")) -> list[T]:
-    """The rows that can be compared with the newest one, which is the last: measured on the same text, chosen on as much, with the
-    same seed and scope."""
+SAME = ("basis", "seed", "scope")
+
+
+def latest(rows: Sequence[T], same: Sequence[str] = SAME) -> list[T]:
+    """The rows that can be compared with the newest one, which is the last: chosen and measured on the same texts, in the same type, with
+    the same seed and scope."""
     return [row for row in rows if all(_field(row, name) == _field(rows[-1], name) for name in same)]
 
 
@@ -119,11 +127,12 @@ def goes_at(run: Run) -> npt.NDArray[np.float32] | None:
 
 def save(run: Run, found: Pruning, goes: npt.NDArray[np.float32] | None) -> None:
     """Add rows to those that are there, the new ones at the end. What a row does not know (the speed, if nothing was written), the
-    one whose place it takes says. Without an order, the one that is there stays."""
+    one whose place it takes says, if it is of the same model. Without an order, the one that is there stays."""
     before = of(run)
     known = {row.key: row for row in before.rows} if before else {}
     for row in found.rows:
         replaced = known.pop(row.key, row)
+        replaced = replaced if replaced.perplexity == row.perplexity else row
         unknown = {name: getattr(replaced, name) for name in row.__struct_fields__ if getattr(row, name) is None}
         known[row.key] = msgspec.structs.replace(row, **unknown)
     kinds = {each.key: each for each in (before.kinds if before else [])}

@@ -21,6 +21,7 @@ from ..errors import CorpusError, UsageError
 from ..inputs import corpus
 from ..models.model import Model
 from ..store.run import Run
+from .sequences import hashes
 
 LONGEST = 512
 """Bound on the tokens of a window: what most of a language model's skill needs, and what fits in memory many times."""
@@ -32,6 +33,9 @@ ENOUGH = 8
 """More than one of five, if that makes as many documents as this: intervals resample documents."""
 MOST = 1 << 16
 """Tokens, at most, of a text by default."""
+ALIKE, SHARED = 64, 0.5
+"""A piece of text is known if this share of its sequences of `ALIKE` bytes, white space left out, stands in the other text. Of a shorter
+piece, all of it must."""
 
 Ints = npt.NDArray[np.int64]
 
@@ -56,6 +60,8 @@ class Text:
     `end` (of the run's one document) or `corpus` (the scanned text)"""
     files: str = ""
     """the names of the given files, if `source` is `valid`"""
+    known: int = 0
+    """tokens that were left out because they stand in the text that something was fitted to"""
 
     @property
     def tokens(self) -> int:
@@ -160,8 +166,8 @@ def fitted_and_measured(
 ) -> tuple[Text, Text]:
     """The text of a run that something is fitted to, and other text that it is measured on: `valid`, else documents that the scan held
     out as a whole, else documents that are set aside. No document is in both, unless the run has one document only: then its end
-    is set aside. Documents are taken in random order, and what is measured on is spread over them, so that a part of the corpus
-    stands for all of it."""
+    is set aside. Whatever the files are called: what stands in the text that is fitted to is not measured on. Documents are
+    taken in random order, and what is measured on is spread over them, so that a part of the corpus stands for all of it."""
     documents = np.asarray(run.unit_documents)
     units = np.arange(len(documents))
     scanned = np.ones(len(units), bool)
@@ -184,13 +190,47 @@ def fitted_and_measured(
     else:
         each = max(LONGEST, -(-measured // max(1, len(np.unique(documents[aside])))))
         other = _taken(run, model, units[aside], order, measured, source, each)
+    given_tokens, other = other.tokens, unknown(model, other, own)
+    if given_tokens >= FEWEST > other.tokens:
+        raise CorpusError(
+            f"Of {given_tokens:,} tokens to measure on ({other.files or other.source}), all but {other.tokens:,} stand in the text of the run "
+            f"{run.path} that is fitted to. Name other text: --valid FILE."
+        )
     for text, what in ((own, "to fit to"), (other, "to measure on")):
         if text.tokens < FEWEST:
             raise CorpusError(
                 f"There are {text.tokens:,} tokens of text {what} ({text.files or f'of the run {run.path}'}), and at least {FEWEST} are "
-                f"needed. {'Give more of it.' if text.files else 'Scan more text, or give some: --valid FILE.'}"
+                f"needed. {_advice(text, fitted if text is own else measured)}"
             )
     return own, other
+
+
+def _advice(text: Text, asked: int) -> str:
+    if asked < FEWEST:
+        return f"{asked} were asked for: ask for more."
+    if text.files:
+        return "Give more of it."
+    return "Scan more text." if text.source == "corpus" else "Scan more text, or give some: --valid FILE."
+
+
+def unknown(model: Model, text: Text, fitted: Text) -> Text:
+    """A text without its pieces that stand in another one, mostly."""
+    said = [_bytes(model, piece) for piece in fitted.pieces]
+    there = np.unique(np.concatenate([hashes(each, ALIKE) for each in said])) if said else np.empty(0, np.uint64)
+    short = {each.tobytes() for each in said if len(each) < ALIKE}
+
+    def is_known(piece: list[int]) -> bool:
+        own = _bytes(model, piece)
+        return own.tobytes() in short if len(own) < ALIKE else bool(np.isin(hashes(own, ALIKE), there).mean() >= SHARED)
+
+    kept = [number for number, piece in enumerate(text.pieces) if not is_known(piece)]
+    pieces, documents = [text.pieces[number] for number in kept], [text.documents[number] for number in kept]
+    return Text(pieces, documents, text.source, text.files, text.tokens - sum(map(len, pieces)))
+
+
+def _bytes(model: Model, piece: list[int]) -> npt.NDArray[np.uint8]:
+    """A piece as bytes without white space: units of a run are put together with other white space than their files have."""
+    return np.frombuffer("".join(model.vocabulary.text(piece).split()).encode("utf-8", "replace"), np.uint8)
 
 
 def _refuse_own(run: Run, names: Sequence[str | os.PathLike[str]]) -> None:

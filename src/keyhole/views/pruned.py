@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ..analyses.claims import percent
 from ..analyses.pruned_kinds import of_one_method
-from ..analyses.pruning import TITLES, where_from
+from ..analyses.pruning import NO_BIAS, TITLES, where_from
 from ..common.output import printable
 from ..store import kinds, pruning
 
@@ -45,7 +45,10 @@ def pruned(done: Pruned) -> RenderableType:
         "speed",
         f"{fast['faster']:.2f}× the whole model ({fast['faster_least']:.2f} to {fast['faster_most']:.2f}), blocks only",
     )
-    about = f"Measured on {row.tokens:,} tokens of {printable(where_from(row.text))}; cells chosen on {row.fitted:,} tokens. 95 % intervals over documents."
+    about = f"Measured on {row.tokens:,} tokens in {row.documents:,} documents of {printable(where_from(row.text))}; cells chosen on {row.fitted:,} tokens. 95 % intervals over documents."
+    about += f" {done.known:,} tokens were left out: they stand in the text that cells were chosen on." * bool(
+        done.known
+    )
     parts: list[RenderableType] = [
         Text(f"{folder}: a model with {percent(1 - row.share)} of the cells", style="bold"),
         table,
@@ -53,12 +56,15 @@ def pruned(done: Pruned) -> RenderableType:
     ]
     if done.kinds:
         parts += [Text(), _kinds([msgspec.to_builtins(each) for each in done.kinds], row.share)]
-    load = (
-        "transformers.AutoModelForCausalLM.from_pretrained"
-        if row.scope == "uniform"
-        else "keyhole.load (layers differ in width, so transformers alone does not read it)"
-    )
+    uniform = row.scope == "uniform"
+    load = "transformers.AutoModelForCausalLM.from_pretrained" if uniform else "keyhole.load"
     parts += [Text(), Text(f"Load it: {load}({folder!r})")]
+    if not uniform:
+        parts.append(
+            Text(
+                "Its configuration lists the width of each layer, which transformers alone does not read.", style="dim"
+            )
+        )
     return Group(*parts)
 
 
@@ -75,8 +81,10 @@ def curve(rows: list[dict[str, Any]], gone: list[dict[str, Any]], path: str) -> 
         cells = [_cell(own.get(share)) for share in shares]
         table.add_row(TITLES.get(method, method), *cells, style="bold" if method == "refit" else None)
     first = last[-1]
-    head = f"Perplexity {first['perplexity_before']:.2f}; its change without a share of the cells (95 % interval over documents), and below it the share of tokens with the same first choice."
+    head = f"Perplexity {first['perplexity_before']:.2f}; its change without a share of the cells (95 % interval over {first['documents']:,} documents), and below it the share of tokens with the same first choice."
     parts: list[RenderableType] = [Text(head), Text(), table]
+    if not first["bias"]:
+        parts += [Text(), Text(f"{NO_BIAS[0].upper()}{NO_BIAS[1:]}.", style="dim")]
     chosen = of_one_method(gone)
     if chosen:
         parts += [Text(), _kinds(chosen, chosen[0]["share"])]

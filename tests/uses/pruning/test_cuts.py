@@ -11,7 +11,7 @@ from families import CELLS, TINY, tiny
 from transformers import AutoModelForCausalLM
 
 import keyhole
-from keyhole.errors import UsageError
+from keyhole.errors import ModelError, UsageError
 from keyhole.models.families import FAMILIES
 from keyhole.models.model import Model
 from keyhole.models.resize import can_have_bias
@@ -174,14 +174,47 @@ def test_exact_copies_cost_nothing() -> None:
     assert lost["refit"] < 0.2 * lost["random"]  # its ridge gives up a little
 
 
+def every_position(model: Model, window: Window) -> list[torch.Tensor]:
+    """The coefficients of every layer at every position, the start token's first."""
+    kept: dict[int, torch.Tensor] = {}
+    model.run_every_token(model.batch([window.ids]).ids, lambda site, x: kept.update({site: x.clone()}))
+    return [kept[site] for site in sorted(kept)]
+
+
+def test_a_cell_that_acts_at_the_start_token_only_is_not_taken_for_dead() -> None:
+    """Its key is made to fire at the first position and nowhere else."""
+    model, text = tiny("gpt2", activation_function="relu"), windows(6)
+    module = model.sites[0].key.module  # type: ignore[union-attr]
+    before = module.weight[:, 3].clone(), module.bias[3].clone()
+    inputs: list[torch.Tensor] = []
+    hook = module.register_forward_pre_hook(lambda _, given: inputs.append(given[0].reshape(-1, given[0].shape[-1])))
+    for window in text:
+        model.forward(model.batch([window.ids]).ids)
+    hook.remove()
+    first, others = inputs[0][0], torch.cat([each[1:] for each in inputs])
+    along = torch.linalg.solve(torch.cov(others.T) + 1e-4 * torch.eye(len(first)), first - others.mean(0))
+    try:
+        module.weight[:, 3] = along
+        module.bias[3] = -float((others @ along).max() + first @ along) / 2
+        assert every_position(model, text[0])[0][0, 3] > 0
+        assert not every_position(model, text[0])[0][1:, 3].any()
+        moments = calibrate.calibrate(model, text, [0])[0]
+        assert moments.sums[3] > 0
+        assert moments.variance[3] > 0
+    finally:
+        module.weight[:, 3], module.bias[3] = before
+
+
 def test_moments_are_those_of_the_text() -> None:
     model, text = tiny("llama"), windows(5)
     found = calibrate.calibrate(model, text, [1], pairs=True)[1]
-    m = torch.cat([model.coefficients_of(window.ids)[:, model.cells.span(1)] for window in text]).double()
-    assert found.count == len(m)
+    m = torch.cat([every_position(model, window)[1] for window in text]).double()
+    assert found.count == len(m) == sum(len(window.ids) + 1 for window in text)  # the start token counts
     assert torch.allclose(found.sums, m.sum(0), atol=1e-3)
     assert torch.allclose(found.sizes, m.abs().sum(0), atol=1e-3)
     assert torch.allclose(found.squares, m.square().sum(0), atol=1e-3)
+    assert found.largest is not None
+    assert torch.allclose(found.largest, m.abs().amax(0), atol=1e-4)
     assert found.pairs is not None
     assert torch.allclose(found.second(centred=False), m.T @ m / len(m), atol=1e-3)
     assert torch.allclose(found.second(centred=True), torch.cov(m.T, correction=0), atol=1e-3)
@@ -189,7 +222,8 @@ def test_moments_are_those_of_the_text() -> None:
 
 
 def test_the_pull_is_the_fisher_information_of_the_layers_output() -> None:
-    """Of one position: E g gᵀ over the model's own next tokens, against the exact expectation by finite differences."""
+    """E g gᵀ over the model's own next tokens, against the exact expectation by finite differences. Of the last layer: what it adds at
+    one position changes no other, so both positions of a window count for themselves."""
     model = tiny("gpt2", layers=1, n_layer=1)
     windows_of_one = [Window([65], number) for number in range(3000)]
     found = calibrate.calibrate(model, windows_of_one, [0], pull=True)[0]
@@ -201,16 +235,74 @@ def test_the_pull_is_the_fisher_information_of_the_layers_output() -> None:
         assert bias is not None
         with torch.no_grad():
             bias += shift
-            said = model.lm(input_ids=ids).logits[0, -1].double().log_softmax(0)
+            said = model.lm(input_ids=ids).logits[0].double().log_softmax(1)
             bias -= shift
         return said
 
     steps = 1e-2 * torch.eye(len(found.pull))
-    gradients = torch.stack([(log_p(step) - log_p(-step)) / 2e-2 for step in steps])  # [model, vocabulary]
-    # the start token's position is not counted
-    exact = gradients @ torch.diag(log_p(torch.zeros(len(found.pull))).exp()) @ gradients.T
+    gradients = torch.stack([(log_p(step) - log_p(-step)) / 2e-2 for step in steps])  # [model, positions, vocabulary]
+    p = log_p(torch.zeros(len(found.pull))).exp()
+    exact = torch.einsum("apv,pv,bpv->ab", gradients, p, gradients) / len(p)
     ours = found.pull.double() / found.count
     assert float((ours - exact).norm() / exact.norm()) < 0.15
+
+
+def test_logits_in_blocks_give_the_same_pull(monkeypatch: pytest.MonkeyPatch) -> None:
+    from keyhole.lens.head import Head
+
+    model = tiny("gemma2")  # its logits are capped
+    whole = calibrate.calibrate(model, windows(), [1], pull=True)[1].pull
+    monkeypatch.setattr(Head, "rows_at_once", 12)
+    parts = calibrate.calibrate(model, windows(), [1], pull=True)[1].pull
+    assert whole is not None
+    assert parts is not None
+    assert torch.allclose(whole, parts, rtol=1e-4, atol=1e-5 * float(whole.abs().max()))
+
+
+def test_a_batch_that_does_not_fit_in_memory_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, kept, sizes = tiny("gpt2"), calibrate._pulled, list[int]()
+
+    def small(head: object, residuals: torch.Tensor, random: torch.Generator) -> torch.Tensor:
+        sizes.append(len(residuals))
+        if len(residuals) > most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return kept(head, residuals, random)  # type: ignore[arg-type]
+
+    most = 10_000
+    expected = calibrate.calibrate(model, windows(), [0], pull=True)[0]
+    monkeypatch.setattr(calibrate, "_pulled", small)
+    most = 70
+    found = calibrate.calibrate(model, windows(), [0], pull=True)[0]
+    assert max(sizes) > most >= sizes[-1]
+    assert torch.allclose(found.sums, expected.sums, rtol=1e-5)
+    assert found.count == expected.count
+    most = 3
+    with pytest.raises(ModelError, match="do not fit in the memory of cpu.*--by flap"):
+        calibrate.calibrate(model, windows(), [0], pull=True)
+
+
+@pytest.mark.parametrize("family", ["mistral", "olmo2", "gemma2"])
+def test_flap_has_its_bias_in_a_curve_also_where_no_checkpoint_can_hold_it(family: str) -> None:
+    model = tiny(family)
+    assert not cuts.can_have_biases(model)
+    moments = calibrate.calibrate(model, windows(), [0, 1, 2])
+    for published in (True, False):
+        plan = measure.plans(model, ["flap"], [0.5], windows(), as_published=published)["flap"]
+        for number, each in enumerate(plan.cuts[0.5]):
+            assert (each.bias is not None) == published
+            if each.bias is not None:
+                gone = [cell for cell in range(CELLS) if cell not in each.stay.tolist()]
+                added = moments[number].mean[gone] @ model.values(number)[gone].double()
+                assert torch.allclose(each.bias.double(), added, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", sorted(TINY))
+@pytest.mark.parametrize("method", ["flap", "refit", "wanda"])
+def test_weights_that_are_left_are_counted_right(family: str, method: str) -> None:
+    model = tiny(family)
+    plan = measure.plans(model, [method], [0.5], windows(6))[method]
+    smaller = cuts.cut(model, plan.cuts[0.5])
+    assert measure.left(model, plan.cuts[0.5]) == measure.parameters(smaller)
 
 
 def test_groups_of_layers_have_the_same_cuts(monkeypatch: pytest.MonkeyPatch) -> None:

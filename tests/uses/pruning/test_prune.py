@@ -19,7 +19,7 @@ import keyhole
 from keyhole.analyses import pruning as analysis
 from keyhole.analyses import targets
 from keyhole.analyses.record import Measurement, Shape
-from keyhole.errors import CorpusError, RunDamaged, RunError, RunExists, UsageError
+from keyhole.errors import CorpusError, ModelError, RunDamaged, RunError, RunExists, UsageError
 from keyhole.store import pruning as stored
 from keyhole.uses.pruning import prune as uses
 from keyhole.uses.texts import fitted_and_measured, room_of
@@ -147,6 +147,9 @@ def _text(folder: Path) -> Path:
         (["--curve", "--shares", "0.5,half"], "'half'"),
         (["--curve", "--shares", "0"], "share of 0"),
         (["--curve", "--by", "best"], "'best'"),
+        (["--curve", "--by", ","], "name one method"),
+        (["--curve", "--force"], "leave out"),
+        (["--keep", "0.5", "--out", "x", "--shares", "0.5"], "--shares goes with --curve"),
         (["--keep", "0.5", "--out", "x", "--by", "flap,refit"], "name one method"),
         (["--keep", "0.5", "--out", "x", "--device", "split"], "split"),
     ],
@@ -219,9 +222,156 @@ def test_text_that_was_scanned_is_refused_to_measure_on(folder: Path) -> None:
         uses.prune(folder / "run", folder / "x", keep=0.5, valid=made_text(folder))
 
 
+def row_of(basis: str, perplexity: float, **more: object) -> stored.Row:
+    about = {"method": "refit", "scope": "uniform", "share": 0.25, "gone": 1, "parameters": 2, "text": "valid.txt"}
+    about |= {"tokens": 3, "documents": 2, "fitted": 4, "seed": 0, "basis": basis, "bias": True}
+    measured = {"perplexity_before": 5.0, "perplexity": perplexity, "change": 0.2, "agreement": 0.9}
+    return stored.Row(**{**about, **measured, **more})  # type: ignore[arg-type]
+
+
+def test_rows_of_two_texts_with_one_name_are_two_rows(folder: Path) -> None:
+    run = keyhole.open(folder / "run")
+    stored.save(run, stored.Pruning([row_of("0a", 6.0, over_flap=0.1)], []), None)
+    stored.save(run, stored.Pruning([row_of("0b", 7.0)], []), None)
+    found = stored.of(run)
+    assert found is not None
+    assert [(row.basis, row.over_flap) for row in found.rows] == [("0a", 0.1), ("0b", None)]
+    assert [row.basis for row in stored.latest(found.rows)] == ["0b"]
+    # the same measurement again: what only the earlier one knew stays; another model in its place: it does not
+    stored.save(run, stored.Pruning([row_of("0a", 6.0)], []), None)
+    stored.save(run, stored.Pruning([row_of("0b", 6.5)], []), None)
+    found = stored.of(run)
+    assert found is not None
+    assert [(row.basis, row.over_flap) for row in found.rows] == [("0a", 0.1), ("0b", None)]
+
+
+def test_what_it_is_measured_on_is_part_of_a_row(folder: Path) -> None:
+    for name in ("a", "b"):
+        (folder / name).mkdir()
+        corpus(folder / name / "valid.txt", 60)
+    lines = (folder / "b" / "valid.txt").read_text().splitlines()
+    (folder / "b" / "valid.txt").write_text("\n".join(reversed(lines)))
+    options = {"by": ["random"], "shares": [0.25], "tokens": 256}
+    for name in ("a", "b"):
+        keyhole.prune_curve(folder / "run", valid=folder / name / "valid.txt", **options)  # type: ignore[arg-type]
+    found = stored.of(keyhole.open(folder / "run"))
+    assert found is not None
+    assert [(row.text, row.tokens) for row in found.rows] == [("valid.txt", 256)] * 2
+    assert len({row.basis for row in found.rows}) == 2
+
+
+def test_text_that_is_fitted_to_is_not_measured_on_whatever_its_name(folder: Path) -> None:
+    """A copy of the scanned text, with other text behind it: only that is measured on. Of the copy alone, nothing is left."""
+    model = keyhole.load(keyhole.open(folder / "run").manifest["model"]["source"])
+    run = keyhole.scan(model, [made_text(folder)], out=folder / "all", unit="line", top=4)
+    copy = folder / "copy.txt"
+    copy.write_text(made_text(folder).read_text())
+    options = {"fitted": 10**9, "measured": 10**9}
+    with pytest.raises(CorpusError, match=r"copy.txt.*Name other text"):
+        fitted_and_measured(run, model, [copy], **options)
+    other = corpus(folder / "other.txt", 60).read_text()
+    copy.write_text(f"{made_text(folder).read_text()}\n\n{other}")
+    _, left = fitted_and_measured(run, model, [copy], **options)
+    assert left.known == all_known(model, made_text(folder))
+    assert model.vocabulary.text(left.pieces[-1]).split() == other.split()
+
+
+def all_known(model: keyhole.models.model.Model, file: Path) -> int:
+    return sum(map(len, model.tokenize(file.read_text().split("\n\n"))))
+
+
+def test_names_and_shares_count_once_and_odd_ones_are_refused(folder: Path) -> None:
+    keyhole.prune_curve(folder / "run", by="random", shares=[0.25, 0.25])
+    keyhole.prune_curve(folder / "run", by=["random", "random"], shares=[0.25])
+    found = stored.of(keyhole.open(folder / "run"))
+    assert found is not None
+    assert len(found.rows) == 1
+    for shares in ([], "0.5", 0.5, ["0.5"], [True]):
+        with pytest.raises(UsageError, match="The shares are"):
+            keyhole.prune_curve(folder / "run", shares=shares)  # type: ignore[arg-type]
+    for keep in ("0.75", None, float("nan")):
+        with pytest.raises(UsageError, match="--keep is"):
+            keyhole.prune(folder / "run", folder / "x", keep=keep)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="seed is"):
+        keyhole.prune(folder / "run", folder / "x", keep=0.5, seed=1 << 70)
+
+
+def test_what_cannot_be_written_is_refused_before_any_work(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keyhole.uses.pruning.measure.calibrate", lambda *_, **__: pytest.fail("calibrated first"))
+    with pytest.raises(UsageError, match="dtype 'int8'"):
+        keyhole.prune(folder / "run", folder / "x", keep=0.5, dtype="int8")
+    with pytest.raises(UsageError, match="is none: at least one must go"):
+        keyhole.prune(folder / "run", folder / "x", keep=0.999, whole=True)
+
+
+def test_what_was_measured_before_a_method_failed_is_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = uses.measured
+
+    def failing(model, windows, before, cuts, begin):  # type: ignore[no-untyped-def]
+        if stored.of(keyhole.open(folder / "run")) is not None:
+            raise KeyboardInterrupt
+        return kept(model, windows, before, cuts, begin)
+
+    monkeypatch.setattr(uses, "measured", failing)
+    with pytest.raises(KeyboardInterrupt):
+        keyhole.prune_curve(folder / "run", by=["random", "flap"], shares=[0.25])
+    found = stored.of(keyhole.open(folder / "run"))
+    assert found is not None
+    assert [row.method for row in found.rows] == ["flap"]
+
+
+def test_a_model_that_says_nothing_any_more_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = uses.measured.__globals__["losses"]
+
+    def broken(model, windows, *rest):  # type: ignore[no-untyped-def]
+        found = kept(model, windows, *rest)
+        return type(found)(found.nll * float("nan"), found.first, found.tokens, found.documents)
+
+    monkeypatch.setitem(uses.measured.__globals__, "losses", broken)
+    with pytest.raises(ModelError, match=r"Without 50% of its cells, what the model says is NaN in float32"):
+        keyhole.prune(folder / "run", folder / "x", keep=0.5, by="random")
+    assert not (folder / "x").exists()
+
+
+def test_generation_settings_come_back_with_a_model_of_layers_that_differ(folder: Path) -> None:
+    source = Path(keyhole.open(folder / "run").manifest["model"]["source"])
+    settings = source / "generation_config.json"
+    before = settings.read_text() if settings.exists() else None
+    settings.write_text(json.dumps({"eos_token_id": [1, 2], "bos_token_id": 0, "max_new_tokens": 7}))
+    try:
+        keyhole.prune(folder / "run", folder / "small", keep=0.5, by="random", whole=True)
+    finally:
+        settings.unlink() if before is None else settings.write_text(before)
+    found = keyhole.load(folder / "small").lm.generation_config
+    assert (found.eos_token_id, found.max_new_tokens) == ([1, 2], 7)
+
+
+def test_a_run_in_half_precision_is_pruned_from_its_checkpoint(folder: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    source = Path(keyhole.open(folder / "run").manifest["model"]["source"])
+    run = keyhole.scan(str(source), [made_text(folder)], out=tmp_path / "half", unit="line", top=4, dtype="bfloat16")
+    keyhole.prune(run, tmp_path / "small", keep=0.5, by="wanda")
+    before, after = (load_file(each / "model.safetensors") for each in (source, tmp_path / "small"))
+    assert all(torch.equal(before[name], after[name]) for name in before if "mlp" not in name)
+    assert after["model.layers.0.mlp.up_proj.weight"].dtype == torch.float32
+
+
+def test_the_flap_that_a_checkpoint_cannot_hold_has_another_name(folder: Path, tmp_path: Path) -> None:
+    source = save(tiny("mistral"), tmp_path / "mistral")
+    run = keyhole.scan(source, [made_text(folder)], out=tmp_path / "other", unit="line", top=4)
+    keyhole.prune_curve(run, by=["flap", "refit"], shares=[0.5])
+    keyhole.prune(run, tmp_path / "small", keep=0.5, by="flap")
+    keyhole.analyze(run, only=["pruning"])
+    rows = {row["method"]: row for row in run.table("pruning")}
+    assert set(rows) == {"flap", "refit", "flap without bias"}
+    assert rows["flap"]["perplexity"] != rows["flap without bias"]["perplexity"]
+    assert "no place for a bias" in commands.run("prune", run.path, "--curve", "--by", "random", "--shares", "0.5")
+
+
 def test_damaged_settings_are_noticed(folder: Path) -> None:
     run = keyhole.open(folder / "run")
-    row = stored.Row("refit", "uniform", 0.25, 1, 2, "valid", 3, 4, 0, True, 5.0, 6.0, 0.2, 0.9)
+    row = row_of("0a", 6.0)
     stored.save(run, stored.Pruning([row], []), None)
     assert stored.of(run) is not None
     file = folder / "run" / "analyses.json"

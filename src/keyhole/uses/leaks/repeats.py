@@ -20,11 +20,11 @@ from ...inputs import corpus
 from ...models.model import Model
 from ...store.run import Run
 from .. import texts
+from ..sequences import hashes
 
 SEPARATOR = -1
 MOST = 1 << 25
 """Tokens, at most, of a text in which repeats are counted."""
-FACTOR = np.uint64(0x9E3779B97F4A7C15)
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -68,15 +68,10 @@ class Corpus:
     def hashes(self, n: int) -> tuple[npt.NDArray[np.uint64], Bools]:
         """A hash of the n tokens from each place on, and whether they lie in one document."""
         count = max(0, len(self.flat) - n + 1)
-        found = np.zeros(count, np.uint64)
-        whole = np.ones(count, bool)
-        tokens, apart = self.flat.astype(np.uint64) + np.uint64(2), self.flat == SEPARATOR
-        with np.errstate(over="ignore"):
-            for each in range(n):
-                found = (found ^ tokens[each : each + count]) * FACTOR
-                found ^= found >> np.uint64(29)
-                whole &= ~apart[each : each + count]
-        return found, whole
+        whole, apart = np.ones(count, bool), self.flat == SEPARATOR
+        for each in range(n):
+            whole &= ~apart[each : each + count]
+        return hashes(self.flat, n), whole
 
     @cached_property
     def _short(self) -> tuple[npt.NDArray[np.uint64], Ints]:

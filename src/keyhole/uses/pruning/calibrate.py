@@ -3,11 +3,15 @@
     count     tokens
     sums      Σ m             [cells]
     sizes     Σ |m|           [cells]
+    squares   Σ m²            [cells]
+    largest   the largest |m| [cells]
     pairs     Σ (m−s)(m−s)ᵀ   [cells, cells]   s: a first guess of the mean, without which a large mean would drown a small variance
     pull      Σ g gᵀ          [model, model]   g: gradient of −log p of the next token by what the layer adds
 
 The next token of `pull` is drawn from the model's own distribution, so that Σ g gᵀ is the Fisher information: how much the
 prediction feels a change of the layer's output in each direction. The text itself would mix that with the model's errors.
+
+The start token counts: pruned layers act there too, and some cells act nowhere else, on which the rest of the model relies.
 
 Pairs of all layers at once may not fit in memory. Layers are then taken in groups, with one pass each; the numbers are the same.
 """
@@ -22,6 +26,7 @@ from torch import Tensor
 
 from ...errors import ModelError
 from ...lens.head import Head
+from ...models.memory import is_out_of_memory
 from ...models.model import Model
 from ...models.patches import without_readbacks
 from ...models.taps import Taps, tapped
@@ -31,7 +36,7 @@ from ..texts import Window
 PAIRS_BYTES = 4 << 30
 """Bound on the pairs of the layers that one pass looks at, in float32."""
 GRADIENT_TOKENS = {"cpu": 1024, "cuda": 8192}
-"""Tokens of a batch whose gradients are kept."""
+"""Tokens per batch of the pass that keeps what gradients need; fewer if they do not fit in memory."""
 
 Begin = Callable[[int], Callable[[int], None]]
 
@@ -48,6 +53,7 @@ class Moments:
     pull: Tensor | None = None
     guess: Tensor | None = None
     """[cells] s, float32 on the layer's device: the mean over the first batch; None before it, and taken for 0"""
+    largest: Tensor | None = None
 
     @property
     def mean(self) -> Tensor:
@@ -70,11 +76,11 @@ class Moments:
         return found
 
     def check(self, layer: int, kind: torch.dtype) -> None:
-        """Refuse numbers that are none."""
+        """Refuse numbers that are NaN or infinite."""
         every = [self.sums, self.squares, *(each for each in (self.pairs, self.pull) if each is not None)]
         if not all(bool(each.isfinite().all()) for each in every):
             raise ModelError(
-                f"Coefficients or gradients of layer {layer} are infinite or no number in {str(kind).removeprefix('torch.')}, so nothing can be "
+                f"Coefficients or gradients of layer {layer} are NaN or infinite in {str(kind).removeprefix('torch.')}, so nothing can be "
                 "fitted to them. Give the model in a wider type: model=keyhole.load(MODEL, dtype='float32')."
             )
 
@@ -103,27 +109,55 @@ def calibrate(
     seed: int = 0,
     begin: Begin = lambda total: lambda done: None,
 ) -> dict[int, Moments]:
-    """One pass over the windows. Padding does not count, and the start token does not."""
+    """One pass over the windows. Padding does not count."""
     found = {layer: _empty(model, layer, pairs=pairs, pull=pull) for layer in layers}
-    most = GRADIENT_TOKENS.get(model.device.type, GRADIENT_TOKENS["cpu"]) if pull else None
+    most = _fitting(model, windows, layers) if pull else None
     advance = begin(sum(len(window.ids) for window in windows))
     random = torch.Generator().manual_seed(seed)
     for rows in batches(model, windows, most):
-        batch = model.batch([windows[row].ids for row in rows])
-        own = torch.zeros(batch.ids.shape, dtype=torch.bool)
-        for row, which in enumerate(rows):
-            own[row, batch.n_special : batch.n_special + len(windows[which].ids)] = True
-        _pass(model, batch.ids, own.to(model.device), found, random, pull=pull)
+        ids, own = _together(model, windows, rows)
+        _pass(model, ids, own, found, random, pull=pull)
         advance(sum(len(windows[row].ids) for row in rows))
     for layer, moments in found.items():
         moments.check(layer, model.dtype)
     return found
 
 
+def _together(model: Model, windows: Sequence[Window], rows: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """A batch of windows, and which of its places are no padding."""
+    batch = model.batch([windows[row].ids for row in rows])
+    own = torch.zeros(batch.ids.shape, dtype=torch.bool)
+    for row, which in enumerate(rows):
+        own[row, : batch.n_special + len(windows[which].ids)] = True
+    return batch.ids, own.to(model.device)
+
+
+def _fitting(model: Model, windows: Sequence[Window], layers: Sequence[int]) -> int:
+    """How many tokens a batch can have, so that its gradients fit in memory: the largest batch is tried, and halved as often as it
+    takes."""
+    most = GRADIENT_TOKENS.get(model.device.type, GRADIENT_TOKENS["cpu"])
+    while True:
+        rows = batches(model, windows, most)[0]  # the longest windows are in the first
+        try:
+            tried = {layer: _empty(model, layer, pairs=False, pull=True) for layer in layers}
+            _pass(model, *_together(model, windows, rows), tried, torch.Generator(), pull=True)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            if len(rows) == 1:
+                raise ModelError(
+                    f"The gradients of {len(windows[rows[0]].ids)} tokens of {model.source} do not fit in the memory of {model.device}. Use "
+                    "--device cpu, or a method without gradients: --by flap+refit."
+                ) from None
+        else:
+            return most
+        most //= 2
+
+
 def _empty(model: Model, layer: int, *, pairs: bool, pull: bool) -> Moments:
     site = model.sites[layer]
     cells, size, device = site.width, site.values.shape[1], site.device
-    sums, sizes, squares = (torch.zeros(cells, dtype=torch.float64, device="cpu") for _ in range(3))
+    sums, sizes, squares, largest = (torch.zeros(cells, dtype=torch.float64, device="cpu") for _ in range(4))
     return Moments(
         0,
         sums,
@@ -131,6 +165,7 @@ def _empty(model: Model, layer: int, *, pairs: bool, pull: bool) -> Moments:
         squares,
         pairs=torch.zeros(cells, cells, device=device) if pairs else None,
         pull=torch.zeros(size, size, device=device) if pull else None,
+        largest=largest,
     )
 
 
@@ -161,9 +196,9 @@ def _pass(
 
         with tapped(model, Taps(block_out=keep)):
             model.lm.base_model(input_ids=ids.to(model.device), use_cache=False)
-        last = kept["o"].reshape(*ids.shape, -1)
-        loss = _own_loss(Head(model), last[own], random)
-        gradients = torch.autograd.grad(loss, [outputs[site] for site in sorted(outputs)])
+        last = kept["o"].reshape(*ids.shape, -1)[own]
+        pulled = _pulled(Head(model), last.detach(), random)
+        gradients = torch.autograd.grad(last, [outputs[site] for site in sorted(outputs)], pulled)
     for site, gradient in zip(sorted(outputs), gradients, strict=True):
         g = gradient.reshape(-1, gradient.shape[-1])[own.reshape(-1).to(gradient.device)].float()
         matrix = found[site].pull
@@ -171,15 +206,20 @@ def _pass(
         matrix += g.T @ g
 
 
-def _own_loss(head: Head, residuals: Tensor, random: torch.Generator) -> Tensor:
-    """Σ −log p of tokens that are drawn from the model itself, at residuals [n, model]."""
-    logits = head.output(head.final_norm(residuals)).float()
-    logits = head.capped(logits * head.scale)
-    log_p = logits.log_softmax(1)
-    with torch.no_grad():  # drawn by the inverse of the distribution: the same on every device
-        at = torch.rand(len(log_p), 1, generator=random).to(log_p.device)
-        drawn = (log_p.exp().double().cumsum(1) < at).sum(1, keepdim=True).clamp_max(log_p.shape[1] - 1)
-    return -log_p.gather(1, drawn).sum()
+def _pulled(head: Head, residuals: Tensor, random: torch.Generator) -> Tensor:
+    """[n, model] the gradient, by residuals [n, model], of Σ −log p of tokens that are drawn from the model itself. It is made in
+    blocks: the logits of all tokens at once may not fit in memory."""
+    found = torch.empty_like(residuals)
+    step = max(1, head.rows_at_once // 4)
+    for at in range(0, len(residuals), step):
+        part = residuals[at : at + step].clone().requires_grad_()
+        logits = head.output(head.final_norm(part)).float()
+        log_p = head.capped(logits * head.scale).log_softmax(1)
+        with torch.no_grad():  # drawn by the inverse of the distribution: the same on every device
+            place = torch.rand(len(log_p), 1, generator=random).to(log_p.device)
+            drawn = (log_p.exp().double().cumsum(1) < place).sum(1, keepdim=True).clamp_max(log_p.shape[1] - 1)
+        (found[at : at + step],) = torch.autograd.grad(-log_p.gather(1, drawn).sum(), part)
+    return found
 
 
 def add(moments: Moments, m: Tensor) -> None:
@@ -188,6 +228,8 @@ def add(moments: Moments, m: Tensor) -> None:
     moments.sums += m.sum(0, dtype=torch.float64).cpu()
     moments.sizes += m.abs().sum(0, dtype=torch.float64).cpu()
     moments.squares += m.square().sum(0, dtype=torch.float64).cpu()
+    if moments.largest is not None and len(m):
+        moments.largest = torch.maximum(moments.largest, m.abs().amax(0).double().cpu())
     if moments.pairs is not None and len(m):
         if moments.guess is None:
             moments.guess = m.mean(0)

@@ -57,17 +57,21 @@ def uniform(widths: Sequence[int], share: float) -> list[int]:
     return counts
 
 
+def check_total(widths: Sequence[int], share: float) -> None:
+    """Refuse a share of all cells that is none of them."""
+    if not round(check_share(share) * sum(widths)):
+        raise UsageError(f"{share:g} of {sum(widths):,} cells is none: at least one must go.")
+
+
 def by_cost(widths: Sequence[int], orders: Sequence[Order], share: float, method: Method) -> list[int]:
     """How many cells of each layer go, if those of all layers are compared. One at least stays in each."""
-    check_share(share)
+    check_total(widths, share)
     costs = [order.costs for order in orders]
     if method.order is flap:
         costs = [standardised(each) for each in costs]
     costs = [each[: width - 1] for each, width in zip(costs, widths, strict=True)]
     costs = [each.cummax(0).values if len(each) else each for each in costs]  # in each layer its own order
     total = min(round(share * sum(widths)), sum(map(len, costs)))
-    if not total:
-        raise UsageError(f"{share:g} of {sum(widths):,} cells is none: at least one must go.")
     layers = torch.cat([torch.full((len(each),), number) for number, each in enumerate(costs)])
     first = torch.cat(costs).argsort(stable=True)[:total]
     return torch.bincount(layers[first], minlength=len(widths)).tolist()
@@ -76,8 +80,9 @@ def by_cost(widths: Sequence[int], orders: Sequence[Order], share: float, method
 # What the others get
 
 
-def cut_of(layer: Layer, order: Order, count: int, repair: str) -> Cut:
-    """What becomes of a layer if the first `count` cells of the order go."""
+def cut_of(layer: Layer, order: Order, count: int, repair: str, *, as_published: bool = False) -> Cut:
+    """What becomes of a layer if the first `count` cells of the order go. `as_published`: FLAP's bias is there, also if no checkpoint of
+    the architecture can hold it."""
     gone = order.cells[:count]
     there = torch.ones(layer.cells, dtype=torch.bool)
     there[gone] = False
@@ -87,7 +92,7 @@ def cut_of(layer: Layer, order: Order, count: int, repair: str) -> Cut:
         centred = layer.refittable_bias
         mean = moments.mean if centred else None
         return Cut(stay, *refitted(moments.second(centred=centred), values, stay.to(values.device), mean))
-    if repair == "mean" and layer.refittable_bias:
+    if repair == "mean" and (layer.refittable_bias or as_published):
         mean = moments.mean[gone].to(values.device)
         return Cut(stay, None, (mean @ values[gone].double()).to(values.dtype))
     if repair == "merge":
@@ -111,7 +116,7 @@ def _merged(values: Tensor, order: Order, count: int) -> Tensor:
 
 @contextlib.contextmanager
 def masked(model: Model, cuts: Sequence[Cut]) -> Iterator[None]:
-    """Run the model as if it were cut, inside the `with`; afterwards, also after an error, it is as before."""
+    """Run the model as if it were cut, inside the `with`. Afterwards, also after an error, it is as before."""
     with model.lock, contextlib.ExitStack() as stack:
         for site, each in zip(model.sites, cuts, strict=True):
             stack.callback(_put, site.module, site.values, site.values.clone(), site.bias)

@@ -12,7 +12,8 @@ Notation: m the coefficient, k the key (k_g and k_u if there is a gate), v the v
     duplicates    dead cells first, then of each pair of duplicates the one that is less active, whose value is merged into its
                   twin's, then by activity
     refit         ours: cells whose part of the output the others can take over best, whose values are then refitted (`refit.py`)
-    flap+refit    the cells that flap takes, after which values are refitted as ours are: what of refit is the choice and what the repair
+    flap+refit    the cells that flap takes, after which values are refitted as ours are: it tells what refit gains by its choice of cells
+                  from what it gains by its repair
 
 A lower score goes first. `--global` compares scores between layers: flap's are standardised per layer first, as it was published,
 and refit's are in the same unit everywhere.
@@ -31,8 +32,8 @@ from .calibrate import Moments
 from .refit import refit_order
 
 DEAD, TWINS = 0.01, 0.5
-"""A cell is dead if √mean(m²)·‖v‖ is at most this share of the layer's median, and two are duplicates if keys and values have at
-least this cosine: the floors of the kinds of cells."""
+"""A cell is dead if its largest |m|·‖v‖ is at most this share of the layer's median. Two are duplicates if their keys and their values
+have at least this cosine. Both are what the kinds of cells go by."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Order:
     twins: Tensor | None = None
     """[n] the cell that a cell's value is merged into, −1 if none"""
     factors: Tensor | None = None
-    """[n] how often its coefficient is that of its twin"""
+    """[n] the factor from its twin's coefficient to its own"""
 
 
 def layer_of(model: Model, number: int, moments: Moments, *, bias: bool) -> Layer:
@@ -124,7 +125,8 @@ def square(layer: Layer, seed: int) -> Order:
 def duplicates(layer: Layer, seed: int) -> Order:
     """Dead cells, then the duplicates that are nearest to their twins, then the rest by activity."""
     active = _activity(layer)
-    strength = _root_mean_square(layer.moments) * layer.norms
+    assert layer.moments.largest is not None
+    strength = layer.moments.largest * layer.norms
     dead = strength <= DEAD * strength.median()
     cells = active[dead].argsort(stable=True)
     gone = [int(cell) for cell in dead.nonzero()[:, 0][cells]]

@@ -7,9 +7,11 @@ that tables, the report and the explorer show it.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,9 @@ from ...common import notebook
 from ...common.checks import whole as whole_number
 from ...errors import ModelError, RunError, UsageError
 from ...models.model import SPLIT, Model
-from ...models.rerun import model_of
+from ...models.rerun import in_full, model_of
 from ...models.resize import check_resizable, width_setting
-from ...models.save import Saved, check_folder, logits, save
+from ...models.save import Saved, check_folder, check_saveable, logits, save
 from ...store import kinds as stored_kinds
 from ...store import layout, manifest, underway
 from ...store import pruning as stored
@@ -30,7 +32,7 @@ from ...store.pruning import Gone, Pruning, Row
 from ...store.run import Run
 from ..losses import Losses, losses, shift
 from ..texts import MOST, fitted_and_measured, room_of
-from .cuts import Cut, check_share, cut, masked
+from .cuts import Cut, can_have_biases, check_share, cut, masked
 from .measure import Plan, measured, parameters, plans, row, speed
 from .methods import DEFAULT, METHODS
 
@@ -45,6 +47,9 @@ another order. With half precision a hundred times that."""
 
 RIVAL = "flap"
 """The method that the others are compared with, token by token."""
+NO_BIAS = " without bias"
+"""Added to the name of a method whose bias the written checkpoint cannot hold."""
+MOST_SEED = (1 << 32) - 1
 
 Progress = Callable[[str, int], Callable[[int], None]]
 Texts = Sequence[str | os.PathLike[str]] | str | os.PathLike[str] | None
@@ -60,6 +65,8 @@ class Pruned:
     kinds: list[Gone]
     speed: dict[str, float]
     weights_before: int
+    known: int
+    """tokens that were not measured on because they stand in the text that cells were chosen on"""
 
 
 def prune(
@@ -87,34 +94,38 @@ def prune(
     check_folder(out, force=force)
     with _held(run, progress) as (opened, begin):
         asked = Asked(opened, model, device, trust_remote_code, valid, fit_tokens, tokens, seed)
-        check_folder(out, asked.model, force=force)
+        # what is written has every weight that stays as it is in the checkpoint, whatever type the run was made in
+        written = in_full(asked.model, trust_remote_code=trust_remote_code) if dtype is None else asked.model
+        check_saveable(written, out, dtype=dtype, force=force)
         if not whole:
             width_setting(asked.model.config, asked.model.family)
-        plan = asked.plans([by], [share], whole, begin)[by]
+        plan = asked.plans([by], [share], whole, begin, as_published=False)[by]
         cuts, windows = plan.cuts[share], asked.windows
         before = losses(asked.model, windows, _named(begin, "the whole model"))
         found, _ = measured(asked.model, windows, before, cuts, _named(begin, "the pruned model"))
         smaller = cut(asked.model, cuts)
         _compare(asked.model, smaller, cuts)
         scope = GLOBAL if whole else UNIFORM
-        about = {**row(asked.model, by, cuts, share, scope, found), **asked.about}
+        name = by if METHODS[by].repair != "mean" or can_have_biases(asked.model) else f"{by}{NO_BIAS}"
+        about = {**row(asked.model, name, cuts, share, scope, found), **asked.about}
         made = {
             "made": "prune",
             "fingerprint": asked.model.weights_fingerprint,
             "keep": keep,
-            "method": by,
+            "method": name,
             "scope": scope,
             "cells_before": asked.model.cells.sizes,
             "cells": smaller.cells.sizes,
             "stay": [each.stay.tolist() for each in cuts],
             "measured": about,
         }
-        saved = save(smaller, out, made, dtype=dtype, force=force, trust_remote_code=trust_remote_code)
         fast = speed(asked.model, smaller, windows)
+        smaller = smaller if written is asked.model else cut(written, cuts)
+        saved = save(smaller, out, made, dtype=dtype, force=force, trust_remote_code=trust_remote_code)
         result = stored.Row(**about, faster=fast["faster"], folder=saved.folder.name)
-        gone = kinds_gone(opened, by, cuts, share, scope, asked.about)
+        gone = kinds_gone(opened, name, cuts, share, scope, asked.about)
         stored.save(opened, Pruning([result], gone, by, scope), goes_at(asked.model, plan))
-    return Pruned(opened, result, saved, gone, fast, parameters(asked.model))
+    return Pruned(opened, result, saved, gone, fast, parameters(asked.model), asked.other.known)
 
 
 def prune_curve(
@@ -133,33 +144,35 @@ def prune_curve(
     progress: Progress = notebook.stages,
 ) -> Run:
     """Measure every method at some shares of cells that go. No model is written."""
-    names = list(by or METHODS)
+    names = list(dict.fromkeys([by] if isinstance(by, str) else by or METHODS))
     check_methods(names)
-    if not shares:
-        raise UsageError("No shares were given. Give some of the cells that go: --shares 0.05,0.25")
-    for share in shares:
-        check_share(share)
+    shares = _shares(shares)
     scope = GLOBAL if whole else UNIFORM
     with _held(run, progress) as (opened, begin):
         asked = Asked(opened, model, device, trust_remote_code, valid, fit_tokens, tokens, seed)
-        found = asked.plans(names, list(shares), whole, begin)
+        found = asked.plans(names, shares, whole, begin, as_published=True)
+        chosen = found[DEFAULT if DEFAULT in found else names[0]]
+        order = goes_at(asked.model, chosen)
         before = losses(asked.model, asked.windows, _named(begin, "the whole model"))
         advance = begin("pruned models", len(names) * len(shares) * asked.other.tokens)
         rows: list[Row] = []
-        gone: list[Gone] = []
-        flap: dict[float, Losses] = {}
+        rivals: dict[float, Losses] = {}
         for name in sorted(names, key=lambda name: name != RIVAL):  # the rival first: the others are compared with it
+            own: list[Row] = []
+            gone: list[Gone] = []
             for share in shares:
                 cuts = found[name].cuts.pop(share)
                 changed, after = measured(asked.model, asked.windows, before, cuts, lambda total: advance)
                 if name == RIVAL:
-                    flap[share] = after
-                over = over_flap(flap.get(share), after) if name != RIVAL else {}
-                rows.append(stored.Row(**row(asked.model, name, cuts, share, scope, changed), **over, **asked.about))
+                    rivals[share] = after
+                over = over_flap(rivals.get(share), after) if name != RIVAL else {}
+                own.append(stored.Row(**row(asked.model, name, cuts, share, scope, changed), **over, **asked.about))
                 gone += kinds_gone(opened, name, cuts, share, scope, asked.about)
+            # method by method: what is measured is not lost if the next one fails
+            stored.save(opened, Pruning(own, gone, chosen.method.name, scope), order)
+            rows += own
         rows.sort(key=lambda row: (names.index(row.method), row.share))
-        chosen = found[DEFAULT if DEFAULT in found else names[0]]
-        stored.save(opened, Pruning(rows, gone, chosen.method.name, scope), goes_at(asked.model, chosen))
+        stored.save(opened, Pruning(rows, [], chosen.method.name, scope), order)
     return opened
 
 
@@ -173,9 +186,19 @@ def check_methods(names: Sequence[str]) -> None:
 
 
 def _gone(keep: float) -> float:
-    if not 0 < keep < 1:
-        raise UsageError(f"--keep is {keep:g}: it must be a share of the cells above 0 and below 1, such as 0.75.")
+    if not _is_number(keep) or not 0 < keep < 1:
+        raise UsageError(f"--keep is {keep!r:.40}: it must be a share of the cells above 0 and below 1, such as 0.75.")
     return round(1 - keep, 12)
+
+
+def _shares(shares: Any) -> list[float]:
+    if not isinstance(shares, Sequence) or isinstance(shares, str) or not all(map(_is_number, shares)) or not shares:
+        raise UsageError(f"The shares are {shares!r:.60}. Give some of the cells that go: --shares 0.05,0.25")
+    return [check_share(float(share)) for share in dict.fromkeys(shares)]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 class Asked:
@@ -195,7 +218,7 @@ class Asked:
         if device == SPLIT or (isinstance(model, Model) and model.split):
             raise UsageError("Pruning needs the model on one device: --device cuda or cpu, not split.")
         fit_tokens, tokens = whole_number("fit_tokens", fit_tokens, 1), whole_number("tokens", tokens, 1)
-        self.seed = whole_number("seed", seed, 0)
+        self.seed = whole_number("seed", seed, 0, MOST_SEED)
         self.model = model_of(run, model, device=device, trust_remote_code=trust)
         check_resizable(self.model.sites, self.model.source)
         if self.model.edits:
@@ -210,16 +233,32 @@ class Asked:
         self.room = room_of(self.model)
         self.windows = self.other.windows(self.room)
 
-    def plans(self, names: list[str], shares: list[float], whole: bool, begin: Progress) -> dict[str, Plan]:
+    def plans(
+        self, names: list[str], shares: list[float], whole: bool, begin: Progress, *, as_published: bool
+    ) -> dict[str, Plan]:
         windows = self.fitted.windows(self.room)
-        advance = _named(begin, "calibrating")
-        return plans(self.model, names, shares, windows, whole=whole, seed=self.seed, begin=advance)
+        options: dict[str, Any] = {"whole": whole, "as_published": as_published, "seed": self.seed}
+        return plans(self.model, names, shares, windows, begin=_named(begin, "calibrating"), **options)
 
     @property
     def about(self) -> dict[str, Any]:
-        """What a row says of the text."""
-        text = self.other.files or self.other.source
-        return {"text": text, "tokens": self.other.tokens, "fitted": self.fitted.tokens, "seed": self.seed}
+        """What a row says of the texts."""
+        return {
+            "text": self.other.files or self.other.source,
+            "tokens": self.other.tokens,
+            "documents": len(set(self.other.documents)),
+            "fitted": self.fitted.tokens,
+            "seed": self.seed,
+            "basis": self._basis,
+        }
+
+    @cached_property
+    def _basis(self) -> str:
+        digest = hashlib.sha256(str(self.model.dtype).encode())
+        for text in (self.fitted, self.other):
+            for piece, document in zip(text.pieces, text.documents, strict=True):
+                digest.update(np.asarray([document, len(piece), *piece], np.int64).tobytes())
+        return digest.hexdigest()[:16]
 
 
 def _compare(model: Model, smaller: Model, cuts: Sequence[Cut]) -> None:
@@ -247,9 +286,9 @@ def kinds_gone(
         gone[run.cells.span(layer)][each.stay.numpy()] = False
     labelled = {name: kinds.has(name) for name in stored_kinds.NAMES}
     labelled[stored_kinds.NONE] = np.asarray(kinds.labels) == 0
-    text, fitted, seed = about["text"], about["fitted"], about["seed"]
+    text, fitted, seed, basis = (about[key] for key in ("text", "fitted", "seed", "basis"))
     return [
-        Gone(method, scope, share, text, fitted, seed, name, int(has.sum()), int((has & gone).sum()))
+        Gone(method, scope, share, text, fitted, seed, basis, name, int(has.sum()), int((has & gone).sum()))
         for name, has in labelled.items()
     ]
 
