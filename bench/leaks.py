@@ -2,8 +2,9 @@
 
     python bench/leaks.py MODEL VALID [--sentences 8] [--device cpu]
 
-MODEL is a folder with `canaries.json` (`seen`: sentences with their `repeats`); VALID is text for the perplexity. DEL: each ranking's first
-cells are switched off until at most a tenth of the sentence is left. INJ: a sentence is trained into the values of known cells.
+MODEL is a folder with `canaries.json` (`seen`: sentences with their `repeats`); VALID is other text: what stands before prompts, and what
+the perplexity is measured on. DEL: each ranking's first cells are switched off until at most a tenth of the sentence is left, after its
+own prompt and after texts that no ranking saw. INJ: a sentence is trained into the values of known cells.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,52 +21,71 @@ from keyhole.models.model import Model
 from keyhole.uses import texts
 from keyhole.uses.leaks import deleting, inject, rankings
 from keyhole.uses.leaks.masks import Masked
-from keyhole.uses.leaks.said import Said
+from keyhole.uses.leaks.prompted import Prompted
+from keyhole.uses.leaks.repeats import of_files
+from keyhole.uses.leaks.target import Target, targets
 from keyhole.uses.losses import losses
 
 OFTEN = 16
 SENTENCE = "The harbour master of Tallin is seven brass lanterns and a violet compass."
 
 
-def split(model: Model, line: str) -> Said:
+def split(model: Model, line: str) -> Prompted:
     prefix, ids = model.tokenize([line.partition(" is ")[0] + " is", line])
-    return Said(tuple(prefix), tuple(ids[len(prefix) :]))
+    return Prompted(tuple(prefix), tuple(ids[len(prefix) :]))
 
 
-def delete(masked: Masked, often: list[Said], valid: str, count: int) -> None:
-    windows = texts.given(masked.model, [valid], 60_000).windows(128)
+class Row(NamedTuple):
+    method: str
+    n90: int | None
+    own: int | None
+    """the smallest number of cells if the sentence is asked for after its own prompt only"""
+    after: float
+    forgotten: float
+    change: float
+
+
+def delete(masked: Masked, often: list[Prompted], valid: str, count: int) -> None:
+    model = masked.model
+    windows = texts.given(model, [valid], 60_000).windows(128)
     windows = [windows[at] for at in np.random.default_rng(0).choice(len(windows), 32, replace=False)]
-    before, rows = losses(masked.model, windows), list[tuple[str, int | None, float, float, float]]()
+    before, rows = losses(model, windows), list[Row]()
     chosen = [often[at] for at in np.linspace(0, len(often) - 1, min(count, len(often))).astype(int)]
-    for said in chosen:
-        for method, orders in rankings.rankings(masked, said).items():
-            one = deleting.test(masked, said, method, orders)
-            left = deleting.others(masked, one, [other for other in often if other is not said])
+    for target in targets(model, of_files(model, [valid]), chosen):
+        rest = [other for other in often if other.continuation != target.own.continuation]
+        for method, orders in rankings.rankings(masked, target).items():
+            one = deleting.test(masked, target, method, orders)
+            left = deleting.others(masked, one, rest)
             change = np.nan
             if one.n90 is not None:
-                change = deleting.perplexity_change(masked.model, windows, before, one.order[: one.n90]).value
+                change = deleting.perplexity_change(model, windows, before, one.order[: one.n90]).value
             _, after, forgotten = left or (np.nan, np.nan, np.nan)
-            rows.append((method, one.n90, after, forgotten, change))
+            reached = [n for n, left in zip(one.cells, one.exact, strict=True) if left <= deleting.LEFT * one.before]
+            rows.append(Row(method, one.n90, min(reached, default=None), after, forgotten, change))
     print(
-        f"DEL, {len(chosen)} sentences\n{'ranking':22} forgotten   n90 median (range)   others left  forgotten  perplexity"
+        f"DEL, {len(chosen)} sentences; n90: cells, median (smallest to largest) over all of them; – is more than {deleting.MOST_CELLS:.0%} of all\n"
+        f"{'ranking':22} {'forgotten':10} {'n90':22} {'after its own prompt':22} {'others left':>11} {'forgotten':>10} {'perplexity':>11}"
     )
-    for method in dict.fromkeys(row[0] for row in rows):
-        own = [row for row in rows if row[0] == method]
-        known = [row[1] for row in own if row[1] is not None]
-        cells = (
-            f"{np.median(known):5.0f} ({min(known)} to {max(known)})"
-            if 2 * len(known) > len(own)
-            else "in no small set"
-        )
-        means = [np.mean([row[at] for row in own if row[1] is not None]) if known else np.nan for at in (2, 3)]
-        change = np.median([row[4] for row in own if row[1] is not None]) if known else np.nan
+    for method in dict.fromkeys(row.method for row in rows):
+        own = [row for row in rows if row.method == method]
+        known = [row for row in own if row.n90 is not None]
+        means = [np.mean([getattr(row, name) for row in known]) if known else np.nan for name in ("after", "forgotten")]
+        change = np.mean([row.change for row in known]) if known else np.nan
         print(
-            f"{method:22} {len(known)} of {len(own)}      {cells:20} {means[0]:10.2f} {means[1]:10.2f} {change:+11.1%}",
+            f"{method:22} {f'{len(known)} of {len(own)}':10} {cells([row.n90 for row in own]):22} {cells([row.own for row in own]):22} "
+            f"{means[0]:11.2f} {means[1]:10.2f} {change:+11.1%}",
             flush=True,
         )
 
 
-def injecting(masked: Masked, said: Said) -> None:
+def cells(found: list[int | None]) -> str:
+    ordered = sorted(np.inf if each is None else each for each in found)
+    middle = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+    said = [f"{each:,.0f}" if np.isfinite(each) else "–" for each in (middle, ordered[0], ordered[-1])]
+    return f"{said[0]} ({said[1]} to {said[2]})"
+
+
+def injecting(masked: Masked, text: Prompted) -> None:
     print(
         "INJ, recall at k = the injected cells\nshare of cells   "
         + "  ".join(rankings.SCORES)
@@ -72,8 +93,9 @@ def injecting(masked: Masked, said: Said) -> None:
     )
     for share in (0.001, 0.01):
         cells = np.random.default_rng(0).choice(masked.cells, int(share * masked.cells), replace=False).tolist()
-        with inject.injected(masked, said, cells) as done:
-            found = rankings.rankings(masked, said, methods=(*rankings.SCORES, "effect", "ablation", "random"))
+        with inject.injected(masked, text, cells) as done:
+            methods = (*rankings.SCORES, "effect", "ablation", "random")
+            found = rankings.rankings(masked, Target(text, (text,), ()), methods=methods)
             recalls = [
                 np.mean([inject.recall(order, cells, len(cells)) for order in orders]) for orders in found.values()
             ]

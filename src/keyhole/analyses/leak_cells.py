@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from .record import (
     Colour,
     Column,
     Curves,
+    Effect,
     Facts,
     Figure,
     Found,
@@ -27,11 +29,11 @@ from .record import (
     Series,
     Verdict,
 )
-from .stats import Interval, bootstrap_mean, median_interval, rate_with_interval
+from .stats import Interval, median_interval, rate_with_interval, ratio_of_sums
 
 SMALL = 0.01
 """A small set of cells: this share of all."""
-MOST, SPARED, THIRD = 0.5, 0.9, math.log2(3)
+MOST, SPARED, THIRD, COST = 0.5, 0.9, math.log2(3), 0.01
 SHOWN: tuple[tuple[str, str, Colour], ...] = (
     ("learned", "learned mask", "blue"),
     ("integrated_gradients", "integrated gradients", "orange"),
@@ -51,7 +53,8 @@ def rows(run: Run) -> Found:
         return Found([])
     table: list[Row] = []
     for each in found.tested:
-        for count, exact in zip(each.cells, each.exact, strict=True):
+        elsewhere: Sequence[float | None] = each.elsewhere or [None] * len(each.cells)
+        for count, exact, other in zip(each.cells, each.exact, elsewhere, strict=True):
             here = count == each.n90
             table.append(
                 {
@@ -61,6 +64,9 @@ def rows(run: Run) -> Found:
                     "share": count / len(run.cells),
                     "exact_before": each.before,
                     "exact_after": exact,
+                    "elsewhere_before": each.elsewhere_before,
+                    "elsewhere_after": other,
+                    "left": _left(exact, each.before, other, each.elsewhere_before),
                     "n90": int(here),
                     "others_before": each.others_before if here else None,
                     "others_after": each.others_after if here else None,
@@ -73,27 +79,40 @@ def rows(run: Run) -> Found:
     return Found(table, read_facts(found) | _effects(found, len(run.cells)))
 
 
+def _left(exact: float, before: float, elsewhere: float | None, elsewhere_before: float | None) -> float:
+    shares = [exact / before if before else 0.0]
+    if elsewhere is not None and elsewhere_before:
+        shares.append(elsewhere / elsewhere_before)
+    return max(shares)
+
+
 def _effects(found: stored.Leaks, cells: int) -> dict[str, float | int | str | None]:
     learned = {each.rank: each for each in found.tested if each.method == "learned"}
     activity = {each.rank: each for each in found.tested if each.method == "activity"}
     small = sum(each.n90 is not None and each.n90 <= SMALL * cells for each in learned.values())
     kept = [1 - each.others_forgotten for each in learned.values() if each.others_forgotten is not None]
-    fewer = []
-    for rank, each in learned.items():
-        if each.n90 is not None and rank in activity:
-            # what activity does not reach within the grid needs more cells than its last number
-            needed = activity[rank].n90 or max(activity[rank].cells)
-            fewer.append(math.log2(needed / each.n90))
+    change = [each.change for each in learned.values() if each.change is not None]
+    # a ranking that does not forget a leak within its grid needs more cells than its last number: as many count
+    fewer = [math.log2(_needed(activity[rank]) / _needed(each)) for rank, each in learned.items() if rank in activity]
     known: dict[str, Interval] = {
         "small": rate_with_interval(small, len(learned)),
-        "kept": bootstrap_mean(np.array(kept)),
+        "kept": rate_with_interval(sum(kept), len(kept)),
         "fewer": median_interval(np.array(fewer)),
+        "cost": ratio_of_sums(np.array(change), np.ones(len(change))),
     }
-    return {key: fact for name, each in known.items() for key, fact in effect_facts(name, each).items()}
+    facts = {key: fact for name, each in known.items() for key, fact in effect_facts(name, each).items()}
+    return {**facts, "forgotten": sum(each.n90 is not None for each in learned.values())}
+
+
+def _needed(tested: stored.Tested) -> int:
+    return tested.n90 or max(tested.cells)
 
 
 def note(facts: Facts) -> str:
-    return f"{facts['localised'] or 0} leaks, each ranking of {facts['cells'] or 0:,} cells tested by switching off its first ones"
+    return (
+        f"{facts['localised'] or 0} leaks, of which {facts['forgotten'] or 0} are forgotten by the learned ranking; each ranking of "
+        f"{facts['cells'] or 0:,} cells tested by switching off its first ones, on prompts that it did not see"
+    )
 
 
 def is_small(measured: Measurement) -> Verdict:
@@ -110,9 +129,24 @@ def others_stay(measured: Measurement) -> Verdict:
     effect = read_effect(measured.facts, "kept", SPARED)
     return judge(
         effect,
-        f"mean share of the other leaks of which more than a tenth is left, at the learned ranking's n90; interval over leaks; it must be "
-        f"above {percent(SPARED)}",
+        "mean share of the other leaks of which more than a tenth is left, at the learned ranking's n90, over the leaks that it forgets; "
+        f"interval over leaks; it must be above {percent(SPARED)}",
         f"other leaks that stay: {with_interval(effect)}",
+    )
+
+
+def little_cost(measured: Measurement) -> Verdict:
+    effect = read_effect(measured.facts, "cost", 0.0)
+    turned = None
+    if effect is not None:
+        turned = Effect(
+            -effect.value, None if effect.hi is None else -effect.hi, None if effect.lo is None else -effect.lo, -COST
+        )
+    return judge(
+        turned,
+        "minus the mean relative change of the perplexity on other text, at the learned ranking's n90, over the leaks that it forgets; "
+        f"interval over leaks; it must be above −{percent(COST)}",
+        "not measured" if effect is None else f"the perplexity on other text changes by {percent(effect.value)}",
     )
 
 
@@ -120,8 +154,8 @@ def fewer_than_active(measured: Measurement) -> Verdict:
     effect = read_effect(measured.facts, "fewer", THIRD)
     return judge(
         effect,
-        "median over leaks of log2(cells that the activity ranking needs ÷ cells that the learned one needs) for 90 % forgetting; where "
-        f"activity does not reach it, the largest number tried; it must be above log2(3) = {THIRD:.2f}",
+        "median over leaks of log2(cells that the activity ranking needs ÷ cells that the learned one needs) for 90 % forgetting; for a "
+        f"ranking that does not reach it, the largest number tried; it must be above log2(3) = {THIRD:.2f}",
         told("log2 of the ratio", effect, numbers),
     )
 
@@ -130,10 +164,10 @@ def means(rows: Rows) -> Rows:
     """The mean over leaks, per method and number of cells."""
     every: dict[tuple[str, int], list[float]] = {}
     for row in rows:
-        if row["exact_after"] is not None:
-            every.setdefault((str(row["method"]), int(row["cells"])), []).append(float(row["exact_after"]))
+        if row["left"] is not None:
+            every.setdefault((str(row["method"]), int(row["cells"])), []).append(float(row["left"]))
     return [
-        {"method": method, "cells": cells, "exact_after": sum(found) / len(found)}
+        {"method": method, "cells": cells, "left": sum(found) / len(found)}
         for (method, cells), found in sorted(every.items(), key=lambda each: each[0][1])
     ]
 
@@ -145,9 +179,10 @@ ANALYSIS = Analysis(
     part=OUTPUT,
     order=141,
     method="Cells are ranked by several methods (docs/uses.md) and the first n are switched off at every position. `random` is the null, the "
-    "mean of three orders. Exact: share of the continuation's tokens that are still the first choice, given the true text before "
-    "each. n90 is the smallest number of the grid at which at most a tenth of it is left; if none is marked, the text is in no small "
-    "set of cells by that ranking (at most 5 % of all).",
+    "mean of three orders. Rankings see the leak's prompt, alone and after other texts; tested is the prompt alone, and after texts that "
+    "no ranking saw. Exact: share of the continuation's tokens that are still the first choice, given the true text before each; "
+    "tokens that the model says after most other prefixes too do not count. n90, the smallest number of the grid at which at most a "
+    "tenth of both is left, has 1 in the column `n90`. A ranking without one has the text in no small set of cells (at most 5 % of all).",
     columns={
         "rank": Column("BIGINT", "the leak's rank"),
         "method": Column("VARCHAR", "the ranking"),
@@ -157,7 +192,12 @@ ANALYSIS = Analysis(
             "DOUBLE", "share of the continuation's tokens that are the first choice, with all cells"
         ),
         "exact_after": Column("DOUBLE", "the same with these cells off"),
-        "n90": Column("INTEGER", "1 if this is the smallest number at which at most a tenth is left, else 0"),
+        "elsewhere_before": Column(
+            "DOUBLE", "exact_before after other texts, the mean over them; none without other text"
+        ),
+        "elsewhere_after": Column("DOUBLE", "the same with these cells off"),
+        "left": Column("DOUBLE", "the larger of exact_after ÷ exact_before and elsewhere_after ÷ elsewhere_before"),
+        "n90": Column("INTEGER", "1 if this is the smallest number at which `left` is at most a tenth, else 0"),
         "others_before": Column("DOUBLE", f"mean of exact_before over the other leaks; {AT_N90}"),
         "others_after": Column("DOUBLE", f"mean of exact_after over the other leaks; {AT_N90}"),
         "others_forgotten": Column("DOUBLE", f"share of the other leaks of which at most a tenth is left; {AT_N90}"),
@@ -174,6 +214,10 @@ ANALYSIS = Analysis(
         ),
         **effect_columns("kept", "mean share of the other leaks that stay, at the learned n90; over leaks"),
         **effect_columns("fewer", "median of log2(n90 by activity ÷ n90 learned); over leaks"),
+        **effect_columns(
+            "cost", "mean relative change of the perplexity on other text, at the learned n90; over leaks"
+        ),
+        "forgotten": Column("BIGINT", "localised leaks that the learned ranking forgets"),
     },
     rows=rows,
     note=note,
@@ -182,16 +226,14 @@ ANALYSIS = Analysis(
         Figure(
             name="leak_cells",
             title="How many cells hold what the model says by heart",
-            caption="Share of the continuation that is still the first choice, if a ranking's first cells are switched off: mean over the "
-            "localised leaks. Below the dashed line a tenth is left.",
+            caption="What is left of a text if a ranking's first cells are switched off, after its own prompt or after other texts, whichever is "
+            "more: mean over the localised leaks. Below the dashed line it is less than a tenth.",
             label="Figure S20",
             mark=Curves(
                 x="cells",
                 x_title="cells switched off",
                 y_title="what is left of the text",
-                series=[
-                    Series(title, "exact_after", colour=colour, where={"method": name}) for name, title, colour in SHOWN
-                ],
+                series=[Series(title, "left", colour=colour, where={"method": name}) for name, title, colour in SHOWN],
                 where=means,
                 x_format="d",
                 log_x=True,
@@ -201,6 +243,7 @@ ANALYSIS = Analysis(
             claims=(
                 Claim("What the model says by heart is in a small set of its cells", is_small),
                 Claim("Without the cells of one text, the model still says the others", others_stay),
+                Claim("Without them, the perplexity on other text rises by less than 1 %", little_cost),
                 Claim(
                     "A learned mask finds these cells with at most a third of what activity needs", fewer_than_active
                 ),
@@ -209,7 +252,7 @@ ANALYSIS = Analysis(
                 "The paper suggests that training data sits in the cells and could leak; it does not measure it.",
                 "none",
             ),
-            columns=("rank", "method", "cells", "exact_after", "n90", "others_after", "perplexity_change"),
+            columns=("rank", "method", "cells", "exact_after", "left", "n90", "others_after", "perplexity_change"),
         ),
     ),
 )

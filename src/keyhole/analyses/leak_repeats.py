@@ -28,13 +28,15 @@ def rows(run: Run) -> Found:
 
 
 def from_times(rows: Sequence[Row]) -> int | None:
-    """From how many times on at least half of the text leaks; None if that is never so."""
-    reached = None
-    for row in sorted(rows, key=lambda row: -int(row["times"])):
-        if row["rate"] < HALF:
-            break
-        reached = int(row["times"])
-    return reached
+    """From how many times on at least half of the text leaks: the interval of that row is above a half, and that of no later row below.
+    None if there is no such row."""
+    known = sorted(
+        (row for row in rows if row["lo"] is not None and row["hi"] is not None), key=lambda row: row["times"]
+    )
+    for place, row in enumerate(known):
+        if row["lo"] >= HALF and all(later["hi"] >= HALF for later in known[place:]):
+            return int(row["times"])
+    return None
 
 
 def repeats_matter(measured: Measurement) -> Verdict:

@@ -31,14 +31,18 @@ READ = {
     "source": Column("VARCHAR", "where the text is from: `text` (given files) or `corpus` (what the run scanned)"),
     "files": Column("VARCHAR", "the names of the given files"),
     "tokens": Column("BIGINT", "tokens of the text"),
+    "cut": Column("BIGINT", "1 if the text is longer and only its beginning was looked at, else 0"),
     "documents": Column("BIGINT", "documents of the text"),
-    "read": Column("BIGINT", "tokens that were read: text that stands more than once first, then windows at random"),
+    "read": Column(
+        "BIGINT", "tokens of it that were read: text that stands more than once first, then windows at random"
+    ),
     "repeated": Column("BIGINT", "tokens of the text that stand in it more than once"),
     "prefix": Column("BIGINT", "tokens of a prompt, at most"),
     "least_prefix": Column("BIGINT", "tokens of a prompt, at least"),
     "length": Column("BIGINT", "tokens of a leak, at least"),
-    "leaks": Column("BIGINT", "leaks that were found in the text, copies counted once"),
+    "leaks": Column("BIGINT", "leaks that were found in the text, copies counted once; the likeliest 4,096 are listed"),
     "localised": Column("BIGINT", "leaks whose cells were looked for"),
+    "skipped": Column("BIGINT", "lines of the list of secrets of which nothing can be said: they are one token"),
     "cells": Column("BIGINT", "cells of the model"),
     "seed": Column("BIGINT", "the seed of random choices"),
 }
@@ -104,9 +108,11 @@ def note(facts: Facts) -> str:
     where = f"the text {facts['files']}" if facts["source"] == "text" else "the run's corpus"
     if facts["read"] is None or facts["tokens"] is None:
         return f"looked for in {where}"
+    of = f"the first {facts['tokens']:,}" if facts["cut"] else f"the {facts['tokens']:,}"
     return (
-        f"{facts['read']:,} tokens read of the {facts['tokens']:,} of {where}, what stands more than once first; a leak is at "
+        f"{facts['read']:,} tokens read of {of} of {where}, what stands more than once first; a leak is at "
         f"least {facts['length']} tokens that greedy decoding gives exactly after at most {facts['prefix']}"
+        + (f"; secrets of one token were left out ({facts['skipped']})" if facts["skipped"] else "")
     )
 
 
@@ -137,7 +143,9 @@ ANALYSIS = Analysis(
             "BIGINT", "tokens of the continuation that greedy decoding gives exactly, from its beginning"
         ),
         "log_prob": Column("DOUBLE", "log-probability of the continuation after the prefix"),
-        "control_log_prob": Column("DOUBLE", "median of the same after other prefixes of the text, equally long"),
+        "control_log_prob": Column(
+            "DOUBLE", "median of the same after other prefixes of the text, equally long; none if there are none"
+        ),
         "near_log_prob": Column(
             "DOUBLE", "the largest after a different prefix of a near-duplicate; none if there is none"
         ),
@@ -145,15 +153,20 @@ ANALYSIS = Analysis(
         "near": Column(
             "BIGINT", "near-duplicates: places of the text where at least half of the tokens are the same, but not all"
         ),
-        "copies": Column("BIGINT", "leaks that were found in overlapping text, this one included"),
-        "exposure": Column("DOUBLE", "of a secret, in bits: log2(candidates + 1) − log2(its rank among them)"),
+        "copies": Column("BIGINT", "leaks that are mostly the same text, this one included"),
+        "exposure": Column(
+            "DOUBLE",
+            "of a secret, in bits: log2(candidates + 1) − log2(its rank among them); none if no other line has its form",
+        ),
         "highest_exposure": Column("DOUBLE", "log2(candidates + 1): an exposure of this is at least this"),
         "method": Column(
-            "VARCHAR", "the ranking that needs the fewest cells, of those that do little else; empty if there is none"
+            "VARCHAR",
+            "the ranking that needs the fewest cells, of those that cost at most 1 % of perplexity and under 10 % of the other leaks; empty "
+            "if there is none",
         ),
         "cells": Column(
             "BIGINT",
-            "the cells it needs for 90 % forgetting (n90); none if it is in no small set, or was not localised",
+            "the cells it needs for 90 % forgetting (n90); none if there is no such ranking, or the leak was not localised",
         ),
         "layer_low": Column("DOUBLE", "a tenth of these cells is in layers below this one"),
         "layer_middle": Column("DOUBLE", "the median layer of these cells"),

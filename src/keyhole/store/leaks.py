@@ -57,13 +57,14 @@ class Rate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Tested(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One ranking of the cells for one leak, tested."""
+    """One ranking of the cells for one leak, tested by switching off its first ones."""
 
     rank: int
     """of the leak, from 1"""
     method: str
     cells: list[int]
     exact: list[float]
+    """share of the text that is left, per number of cells; the same before, and after other texts, is in the next ones"""
     before: float
     order: list[int]
     """the ranking's first cells: as many as are needed, or `KEPT`"""
@@ -74,9 +75,12 @@ class Tested(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     change: float | None = None
     change_lo: float | None = None
     change_hi: float | None = None
+    elsewhere: list[float] = []
+    elsewhere_before: float | None = None
 
     def harmless(self) -> bool:
-        """Whether its cells take the text and little else: n90 is known, at most `COST` of perplexity, under `FORGOTTEN` of the other leaks."""
+        """Whether its cells take the text and little else, as far as that was measured: n90 is known, at most `COST` of perplexity, under
+        `FORGOTTEN` of the other leaks."""
         return (
             self.n90 is not None
             and (self.change is None or self.change <= COST)
@@ -94,9 +98,8 @@ class Leaks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """what was read, and how: see the facts of the table `leaks`"""
 
     def best(self, rank: int) -> Tested | None:
-        """The test of a leak with the smallest n90, among those that do little else if there are any."""
-        own = [each for each in self.tested if each.rank == rank and each.n90 is not None and each.method != "random"]
-        good = [each for each in own if each.harmless()] or own
+        """The test of a leak with the smallest n90, of those that do little else; None if there is none."""
+        good = [each for each in self.tested if each.rank == rank and each.method != "random" and each.harmless()]
         return min(good, key=lambda each: each.n90 or 0, default=None)
 
 
@@ -136,8 +139,15 @@ def cells_of(run: Run, rank: int) -> list[int]:
         )
     best = found.best(rank)
     if best is None:
-        tested = any(each.rank == rank for each in found.tested)
-        why = "it is in no small set of cells" if tested else "its cells were not looked for"
+        tested = [each for each in found.tested if each.rank == rank]
+        known = any(each.n90 is not None for each in tested)
+        why = (
+            "its cells were not looked for"
+            if not tested
+            else "the cells without which it is forgotten hold much else too"
+            if known
+            else "it is in no small set of cells"
+        )
         raise UsageError(f"Leak {rank} has no cells: {why}. Those of more leaks: keyhole leak {run.path} --localise N")
     return best.order[: best.n90]
 
@@ -155,6 +165,7 @@ def _read(run: Run) -> Leaks:
         wrong = (
             not 1 <= each.rank <= len(found.leaks)
             or len(each.cells) != len(each.exact)
+            or (each.elsewhere and (len(each.cells) != len(each.elsewhere) or each.elsewhere_before is None))
             or any(not 0 <= place < len(run.cells) for place in each.order)
             or (each.n90 is not None and not 0 < each.n90 <= len(each.order))
         )

@@ -21,7 +21,8 @@ ENDS = 60
 
 LISTED = (
     "Repeats: places of the text where the continuation stands; near: where nearly the same does. Control: log p of the same words after "
-    "other prefixes, or after those of text that is nearly the same, whichever is likelier. Cells: how many are enough to forget it."
+    "other prefixes, or after those of text that is nearly the same, whichever is likelier. Cells: how many are enough to forget it and "
+    "little else."
 )
 
 Rows = list[dict[str, Any]]
@@ -83,7 +84,7 @@ def _times(times: int) -> str:
 def _from(rows: Rows) -> str:
     times = from_times(rows)
     if times is None:
-        return "However often text stands there, less than half of it leaks."
+        return "Of no number of times it is sure that half of the text leaks."
     if times == 1:
         return "At least half of the text leaks, even if it stands there once."
     return f"From {times:,} times on, at least half of the text leaks."
@@ -98,9 +99,7 @@ def _rankings(cells: Rows) -> Table:
         table.add_row(
             TITLES.get(method, method),
             f"{len(reached)} of {len(leaks)}",
-            f"{np.median([row['cells'] for row in reached]):,.0f}"
-            if 2 * len(reached) > len(leaks)
-            else "in no small set",
+            _median([row["cells"] for row in reached], len(leaks)),
             *(
                 percent(float(np.mean(known)))
                 if (known := [row[name] for row in reached if row[name] is not None])
@@ -112,15 +111,22 @@ def _rankings(cells: Rows) -> Table:
     return table
 
 
+def _median(cells: list[int], leaks: int) -> str:
+    """Of all leaks: one that is not forgotten needs more cells than any number."""
+    every = sorted([*map(float, cells), *[np.inf] * (leaks - len(cells))])
+    low, high = every[(leaks - 1) // 2], every[leaks // 2]
+    return f"{(low + high) / 2:,.0f}" if np.isfinite(high) else "in no small set"
+
+
 def _layers(run: Run, rows: Rows) -> str:
     known = [row for row in rows if row["cells"] is not None]
     if not known:
-        return "No ranking finds a small set of cells (at most 5 % of all): they are in no small set of cells."
+        return "No ranking finds a small set of cells (at most 5 % of all) without which a text is forgotten and little else."
     middle = float(np.median([row["layer_middle"] for row in known]))
     low, high = (float(np.median([row[name] for row in known])) for name in ("layer_low", "layer_high"))
     return (
-        f"Forgotten: at most a tenth of the text's tokens is still the first choice. Cells, others and perplexity are those of the leaks "
-        f"that were forgotten. The best ranking's cells are around layer {middle:.0f} ({low:.0f} to {high:.0f}) of {run.layers}; cells taken at "
+        f"Forgotten: at most a tenth of what the model said of the text is left, after its own prompt and after other texts. Others and "
+        f"perplexity are those of the leaks that were forgotten. The best ranking's cells are around layer {middle:.0f} ({low:.0f} to {high:.0f}) of {run.layers}; cells taken at "
         f"random would be around {(run.layers - 1) / 2:.0f}."
     )
 
@@ -128,15 +134,20 @@ def _layers(run: Run, rows: Rows) -> str:
 def _secrets(rows: Rows) -> Table:
     table = _table("prefix", "secret", ">exposure (bits)", ">in the text", ">extracted")
     for row in rows[:SHOWN]:
-        least = "at least " if row["exposure"] >= row["highest_exposure"] - 1e-9 else ""
         table.add_row(
             _end(row["prefix"]),
             _begin(row["continuation"]),
-            f"{least}{row['exposure']:.1f}",
+            _exposure(row["exposure"], row["highest_exposure"]),
             f"{row['repeats']:,}",
             f"{row['extracted']} of {row['tokens']}",
         )
     return table
+
+
+def _exposure(found: float | None, highest: float) -> str:
+    if found is None:
+        return "no other line of its form"
+    return f"at least {found:.1f}" if found >= highest - 1e-9 else f"{found:.1f} of {highest:.1f}"
 
 
 def _table(*columns: str) -> Table:

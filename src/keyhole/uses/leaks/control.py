@@ -18,14 +18,16 @@ import numpy as np
 
 from ...models.model import Model
 from .find import Place
-from .repeats import SEPARATOR, Corpus
-from .said import Said, hear
+from .prompted import Prompted, score
+from .repeats import SEPARATOR, SHORT, Corpus
 
 CONTROLS = 8
 ALIKE = 0.5
 """Share of tokens in which a near-duplicate is the same."""
+SAME = 0.5
+"""Share of the shorter of two continuations that must stand in the other for both to be one leak."""
 COMPARED = 4096
-"""Leaks, at most, whose surprise is measured: the longest ones."""
+"""Leaks, at most, that are compared and listed: those that are likeliest per token."""
 
 
 @dataclass(frozen=True)
@@ -33,77 +35,75 @@ class Weighed:
     """A leak with what it is compared with. Log-probabilities are in nats."""
 
     begin: int
-    said: Said
+    text: Prompted
     log_prob: float
-    control_log_prob: float
+    control_log_prob: float | None
     near_log_prob: float | None
     repeats: int
     near: int
     copies: int = 1
-    """leaks that share `length` tokens of the continuation with it, itself included: only this one is listed"""
+    """leaks that are mostly the same text, itself included: only this one is listed"""
 
     @property
     def surprise(self) -> float:
-        known = [self.control_log_prob, *([] if self.near_log_prob is None else [self.near_log_prob])]
-        return self.log_prob - max(known)
+        """0 if there is nothing to compare with."""
+        known = [each for each in (self.control_log_prob, self.near_log_prob) if each is not None]
+        return self.log_prob - max(known, default=self.log_prob)
 
 
-def cluster(places: Sequence[Place], length: int) -> list[tuple[Place, int]]:
-    """Leaks whose continuations share `length` tokens in a row are one: its longest, and how many there are."""
-    parent = list(range(len(places)))
-
-    def root(one: int) -> int:
-        while parent[one] != one:
-            parent[one] = parent[parent[one]]
-            one = parent[one]
-        return one
-
-    seen: dict[tuple[int, ...], int] = {}
-    for number, place in enumerate(places):
-        ids = place.said.continuation
-        for at in range(len(ids) - length + 1):
-            other = seen.setdefault(ids[at : at + length], number)
-            parent[root(number)] = root(other)
-    groups: dict[int, list[Place]] = {}
-    for number, place in enumerate(places):
-        groups.setdefault(root(number), []).append(place)
-    return [
-        (max(group, key=lambda place: (len(place.said.continuation), place.log_prob)), len(group))
-        for group in groups.values()
-    ]
+def cluster(places: Sequence[Place]) -> list[tuple[Place, int]]:
+    """Leaks of which most of the shorter stands in the longer are one: the longest, and how many there are. A common end, such as a
+    signature, does not make two leaks one."""
+    order = sorted(range(len(places)), key=lambda number: -len(places[number].text.continuation))
+    groups: list[tuple[Place, int]] = []
+    holding: dict[tuple[int, ...], list[int]] = {}
+    for number in order:
+        ids = places[number].text.continuation
+        grams = [ids[at : at + SHORT] for at in range(len(ids) - SHORT + 1)]
+        shared: dict[int, int] = {}
+        for gram in grams:
+            for group in holding.get(gram, ()):
+                shared[group] = shared.get(group, 0) + 1
+        best = max(shared, key=lambda group: shared[group], default=None)
+        if best is not None and shared[best] >= SAME * len(grams):
+            groups[best] = (groups[best][0], groups[best][1] + 1)
+            continue
+        for gram in set(grams):
+            holding.setdefault(gram, []).append(len(groups))
+        groups.append((places[number], 1))
+    return sorted(groups, key=lambda group: group[0].begin)
 
 
 def weigh(model: Model, text: Corpus, places: Sequence[tuple[Place, int]], seed: int = 0) -> list[Weighed]:
     """The leaks with their controls, the most surprising first."""
-    places = sorted(places, key=lambda each: -len(each[0].said.continuation))[:COMPARED]
+    places = sorted(places, key=lambda each: -each[0].log_prob / len(each[0].text.continuation))[:COMPARED]
     random = np.random.default_rng(seed)
-    counted, asked = [], list[Said]()
+    counted, asked = [], list[Prompted]()
     for place, copies in places:
-        said = place.said
-        whole = [*said.prefix, *said.continuation]
-        near = text.alike(whole, ALIKE)
-        prefixes = _near_prefixes(text, near, said)
-        dealt = _prefixes(text, len(said.prefix), random)
-        asked += [Said(prefix, said.continuation) for prefix in (*dealt, *prefixes)]
-        counted.append((place, copies, len(text.places(said.continuation)), len(near), len(dealt), len(prefixes)))
-    heard = [float(each.log_p.sum()) for each in hear(model, asked)]
+        prompted = place.text
+        near = text.alike([*prompted.prefix, *prompted.continuation], ALIKE)
+        others = random_prefixes(text, len(prompted.prefix), random)
+        prefixes = _near_prefixes(text, near, prompted)
+        asked += [Prompted(prefix, prompted.continuation) for prefix in (*others, *prefixes)]
+        repeats = len(text.places(prompted.continuation))
+        counted.append((place, copies, repeats, len(near), len(others), len(prefixes)))
+    scored = [float(each.log_p.sum()) for each in score(model, asked)]
     found, at = [], 0
-    for place, copies, repeats, close, dealt_count, near_count in counted:
-        controls = heard[at : at + dealt_count]
-        nears = heard[at + dealt_count : at + dealt_count + near_count]
-        at += dealt_count + near_count
-        # without any other prefix, the continuation is compared with itself: no surprise
-        control = float(np.median(controls)) if controls else place.log_prob
+    for place, copies, repeats, close, other_count, near_count in counted:
+        controls = scored[at : at + other_count]
+        nears = scored[at + other_count : at + other_count + near_count]
+        at += other_count + near_count
+        control = float(np.median(controls)) if controls else None
         near_log_prob = max(nears) if nears else None
-        found.append(Weighed(place.begin, place.said, place.log_prob, control, near_log_prob, repeats, close, copies))
+        found.append(Weighed(place.begin, place.text, place.log_prob, control, near_log_prob, repeats, close, copies))
     return sorted(found, key=lambda leak: (-leak.surprise, leak.begin))
 
 
-def _near_prefixes(text: Corpus, near: np.ndarray, said: Said) -> list[tuple[int, ...]]:
+def _near_prefixes(text: Corpus, near: np.ndarray, prompted: Prompted) -> list[tuple[int, ...]]:
     """Different prefixes of near-duplicates, those that stand most often first. Prefixes that end as the leak's own are left out: the
     same tokens right before the continuation are the leak again."""
-    size = len(said.prefix)
-    ends = said.prefix[-min(4, size) :]
+    size = len(prompted.prefix)
+    ends = prompted.prefix[-min(4, size) :]
     counts: dict[tuple[int, ...], int] = {}
     for place in near.tolist():
         prefix = tuple(text.ids(place, place + size))
@@ -112,11 +112,13 @@ def _near_prefixes(text: Corpus, near: np.ndarray, said: Said) -> list[tuple[int
     return sorted(counts, key=lambda prefix: -counts[prefix])[:CONTROLS]
 
 
-def _prefixes(text: Corpus, size: int, random: np.random.Generator) -> list[tuple[int, ...]]:
-    """Prefixes of random places of the text."""
+def random_prefixes(
+    text: Corpus, size: int, random: np.random.Generator, most: int = CONTROLS
+) -> list[tuple[int, ...]]:
+    """Prefixes of random places of the text, each within a document."""
     found: list[tuple[int, ...]] = []
-    for place in random.integers(0, max(1, len(text.flat) - size), 8 * CONTROLS).tolist():
+    for place in random.integers(0, max(1, len(text.flat) - size), 8 * most).tolist():
         prefix = tuple(text.ids(place, place + size))
-        if SEPARATOR not in prefix and len(prefix) == size and len(found) < CONTROLS:
+        if SEPARATOR not in prefix and len(prefix) == size and len(found) < most:
             found.append(prefix)
     return found

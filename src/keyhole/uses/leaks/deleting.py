@@ -1,8 +1,9 @@
 """Testing a ranking: its first n cells are switched off, at every position, and the text is asked for again.
 
-exact              share of the continuation's tokens that are the model's first choice, given the true text before each: it cannot be won
-                   by spoiling only the first token
-n90                the smallest n of the grid at which at most a tenth of `exact` is left; None: in no small set of cells (at most
+exact              share of the continuation's tokens that count and are the model's first choice after the leak's own prompt, given the
+                   true text before each: it cannot be won by spoiling only the first token
+elsewhere          the same after other texts before the prompt, which no ranking saw (`target.py`): the mean over them
+n90                the smallest n of the grid at which at most a tenth is left of both; None: in no small set of cells (at most
                    `MOST_CELLS` of all)
 others_after       at n90, the mean of `exact` over the other leaks
 others_forgotten   at n90, the share of the other leaks of which at most a tenth is left
@@ -24,8 +25,9 @@ from ...models.model import Model
 from ..losses import Losses, change, losses
 from ..texts import Window
 from .masks import Masked
+from .prompted import Prompted
 from .rankings import Order
-from .said import Said
+from .target import Target
 
 LEFT = 0.1
 MOST_CELLS = 0.05
@@ -44,6 +46,9 @@ class Tested:
     n90: int | None
     order: list[int]
     """the first cells of the ranking, as many as the grid goes"""
+    elsewhere: list[float]
+    elsewhere_before: float | None
+    """None: there is no other text"""
     others_before: float | None = None
     others_after: float | None = None
     others_forgotten: float | None = None
@@ -57,24 +62,37 @@ def grid(cells: int) -> list[int]:
     return [step for step in sorted(set(steps)) if step <= most]
 
 
-def test(masked: Masked, said: Said, method: str, orders: Sequence[Order]) -> Tested:
+def test(masked: Masked, target: Target, method: str, orders: Sequence[Order]) -> Tested:
     """Switch off more and more of a ranking's first cells."""
     steps = grid(masked.cells)
+    rows = [target.own, *target.unseen]
+    before = masked.exact(rows)[0].numpy()
+    each = max(1, masked.rows_at_once(rows) // len(rows))
     every = []
-    before = float(masked.exact([said])[0][0])
     for order in orders:
-        step, shares = masked.rows_at_once([said]), []
-        for at in range(0, len(steps), step):
-            masks = torch.stack([masked.without(order[:count].tolist()) for count in steps[at : at + step]])
-            shares.append(masked.exact([said] * len(masks), masks)[0].numpy())
+        shares = []
+        for at in range(0, len(steps), each):
+            masks = torch.stack([masked.without(order[:count].tolist()) for count in steps[at : at + each]])
+            found = masked.exact(rows * len(masks), masks.repeat_interleave(len(rows), 0))[0]
+            shares.append(found.reshape(len(masks), len(rows)).numpy())
         every.append(np.concatenate(shares))
-    exact = np.mean(every, 0)
-    reached = np.flatnonzero(exact <= LEFT * before + 1e-12)
-    n90 = steps[int(reached[0])] if len(reached) else None
-    return Tested(method, steps, exact.tolist(), before, n90, orders[0][: steps[-1]].tolist())
+    after = np.mean(every, 0)
+    exact, elsewhere = after[:, 0], after[:, 1:].mean(1) if target.unseen else after[:, 0]
+    first, other = float(before[0]), float(before[1:].mean()) if target.unseen else float(before[0])
+    reached = np.flatnonzero((exact <= LEFT * first + 1e-12) & (elsewhere <= LEFT * other + 1e-12))
+    return Tested(
+        method,
+        steps,
+        exact.tolist(),
+        first,
+        steps[int(reached[0])] if len(reached) else None,
+        orders[0][: steps[-1]].tolist(),
+        elsewhere.tolist() if target.unseen else [],
+        other if target.unseen else None,
+    )
 
 
-def others(masked: Masked, tested: Tested, rest: Sequence[Said]) -> tuple[float, float, float] | None:
+def others(masked: Masked, tested: Tested, rest: Sequence[Prompted]) -> tuple[float, float, float] | None:
     """What is left of the other leaks at n90: the mean of `exact` before and after, and the share that is forgotten."""
     if tested.n90 is None or not rest:
         return None

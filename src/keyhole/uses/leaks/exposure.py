@@ -3,28 +3,36 @@
     exposure   log2(n + 1) − log2(rank), in bits: rank is the line's place, by log-probability, among itself and n candidates. 0 to
                log2(n + 1): of a line that is likelier than every candidate, it is at least that
 
-A line's form is its number of words. Where lines of one form differ, there are slots; the secret is the last unbroken row of slots, and
-what stands before it is the line's prefix. Candidates keep everything but the secret, and draw each of its words from those that stand in
-that slot in any line. A line that is alone in its form, or equal to the others in every word, has its last word with a digit (else its last
-word) as the secret: candidates have random digits for digits and random letters for letters.
+Lines have the same form if they have as many words, and at least half of these are the same words at the same places. Where lines of
+one form differ, there are slots; the secret is the last unbroken row of slots, and what stands before it is the line's prefix. A line
+that is alone in its form has its last word with a digit (else its last word) as the secret.
+
+Candidates keep everything but the secret. Its words are drawn from those that stand in the same slot in any line, as long as that makes
+enough lines that are not in the list; else, and for a line alone, they have its shape: random digits for digits, random letters of the
+same script for letters. No candidate is a line of the list: secrets are compared with lines that were never seen, not with each other.
 """
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Sequence
+import re
+import string
+import unicodedata
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 
 from ...errors import UsageError
 from ...models.model import Model
-from .said import Said, hear
+from ..texts import room_of
+from .prompted import Prompted, score
 
 MOST_LINES = 10_000
 LARGEST = 1 << 24
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,8 @@ class Secret:
     """A line, and what of it is secret."""
 
     words: tuple[str, ...]
+    between: tuple[str, ...]
+    """white space before each word but the first, as it stands in the line"""
     begin: int
     end: int
     """the secret is words[begin:end]"""
@@ -40,13 +50,16 @@ class Secret:
 
     @property
     def line(self) -> str:
-        return " ".join(self.words)
+        return self.with_words(self.words)
+
+    def with_words(self, words: Sequence[str]) -> str:
+        return "".join(text for pair in zip(("", *self.between), words, strict=False) for text in pair)
 
 
 @dataclass(frozen=True)
 class Exposed:
     secret: Secret
-    said: Said
+    text: Prompted
     """prefix and the rest of the line, from the secret on"""
     log_prob: float
     extracted: int
@@ -70,7 +83,7 @@ def read_lines(name: str | os.PathLike[str]) -> list[str]:
             raise UsageError(
                 f"The list of secrets {path} has more than {LARGEST >> 20} MB. Give the lines that matter."
             )
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")
     except OSError as error:
         raise UsageError(f"The list of secrets {path} cannot be read: {error.strerror or error}.") from None
     except UnicodeDecodeError as error:
@@ -89,76 +102,107 @@ def read_lines(name: str | os.PathLike[str]) -> list[str]:
 
 def secrets(lines: Sequence[str]) -> list[Secret]:
     """What of each line is secret, by the other lines of its form."""
-    forms: dict[int, list[tuple[str, ...]]] = {}
     split = [tuple(line.split()) for line in lines]
+    between = [tuple(re.findall(r"\s+", line)) for line in lines]
+    forms: dict[int, list[list[tuple[str, ...]]]] = {}
+    own: list[list[tuple[str, ...]]] = []
     for words in split:
-        forms.setdefault(len(words), []).append(words)
-    return [_secret(words, forms[len(words)]) for words in split]
+        alike = forms.setdefault(len(words), [])
+        form = next((form for form in alike if _same_form(form[0], words)), None)
+        if form is None:
+            alike.append(form := [])
+        form.append(words)
+        own.append(form)
+    return [_secret(words, gaps, form) for words, gaps, form in zip(split, between, own, strict=True)]
 
 
-def _secret(words: tuple[str, ...], form: Sequence[tuple[str, ...]]) -> Secret:
+def _same_form(first: Sequence[str], words: Sequence[str]) -> bool:
+    return 2 * sum(a == b for a, b in zip(first, words, strict=True)) >= len(words)
+
+
+def _secret(words: tuple[str, ...], between: tuple[str, ...], form: Sequence[tuple[str, ...]]) -> Secret:
     seen = [tuple(sorted(set(column))) for column in zip(*form, strict=True)]
     slots = [len(each) > 1 for each in seen]
     if not any(slots):
         digits = [at for at, word in enumerate(words) if any(c.isdigit() for c in word)]
         at = digits[-1] if digits else len(words) - 1
-        return Secret(words, at, at + 1, ())
+        return Secret(words, between, at, at + 1, ())
     end = max(at for at, slot in enumerate(slots) if slot) + 1
     begin = end
     while begin > 0 and slots[begin - 1]:
         begin -= 1
-    return Secret(words, begin, end, tuple(seen[begin:end]))
+    return Secret(words, between, begin, end, tuple(seen[begin:end]))
 
 
-def candidates(secret: Secret, count: int, random: np.random.Generator) -> list[str]:
-    """Other lines of the same form, none of them twice; fewer than `count` if there are not so many."""
+def candidates(
+    secret: Secret, count: int, random: np.random.Generator, listed: frozenset[str] = frozenset()
+) -> list[str]:
+    """Other lines of the same form, none of them twice or in the list; fewer than `count` if there are not that many."""
     found: dict[str, None] = {}
-    for _ in range(4 * count):
-        if len(found) >= count:
-            break
-        drawn = (
-            [slot[int(random.integers(len(slot)))] for slot in secret.slots]
-            if secret.slots
-            else [_shaped(word, random) for word in secret.words[secret.begin : secret.end]]
-        )
-        line = " ".join([*secret.words[: secret.begin], *drawn, *secret.words[secret.end :]])
-        if line != secret.line:
-            found[line] = None
+    left = [*secret.words[secret.end :]]
+
+    def draw(one: Callable[[int], str]) -> None:
+        for _ in range(4 * count):
+            if len(found) >= count:
+                return
+            drawn = [one(at) for at in range(secret.end - secret.begin)]
+            line = secret.with_words([*secret.words[: secret.begin], *drawn, *left])
+            if line != secret.line and line not in listed:
+                found[line] = None
+
+    if math.prod(map(len, secret.slots)) > 2 * count and secret.slots:
+        draw(lambda at: secret.slots[at][int(random.integers(len(secret.slots[at])))])
+    draw(lambda at: _shaped(secret.words[secret.begin + at], random))
     return list(found)
 
 
 def _shaped(word: str, random: np.random.Generator) -> str:
     """A random word with digits, letters and capitals where this one has them."""
-
-    def one(c: str) -> str:
-        if c.isdigit():
-            return str(int(random.integers(10)))
-        if not c.isalpha():
-            return c
-        drawn = LETTERS[int(random.integers(len(LETTERS)))]
-        return drawn.upper() if c.isupper() else drawn
-
-    return "".join(map(one, word))
+    return "".join(_drawn(c, random) for c in word)
 
 
-def expose(model: Model, secret: Secret, count: int, seed: int = 0) -> Exposed:
-    """Measure one line. The whole line's log-probability is compared, from its second token on: what stands before the secret is the
-    same in all candidates, so only the secret decides."""
-    lines = [secret.line, *candidates(secret, count, np.random.default_rng(seed))]
+def _drawn(c: str, random: np.random.Generator) -> str:
+    alike = _alike(c)
+    return alike[int(random.integers(len(alike)))] if alike else c
+
+
+@cache
+def _alike(c: str) -> str:
+    """Characters that may stand for this one: digits for a digit, letters of the same script and case for a letter."""
+    if c.isascii() and c.isdigit():
+        return string.digits
+    if c.isascii() and c.isalpha():
+        return string.ascii_uppercase if c.isupper() else string.ascii_lowercase
+    if not (c.isalpha() or c.isdigit()):
+        return ""
+    script, block = unicodedata.name(c, "").split(" ")[0], ord(c) & ~0x7F
+    same = (chr(code) for code in range(block, block + 0x80))
+    return "".join(
+        each
+        for each in same
+        if unicodedata.category(each) == unicodedata.category(c) and unicodedata.name(each, "").startswith(script)
+    )
+
+
+def too_short(model: Model, line: str) -> bool:
+    """Whether nothing can be said of a line: a model without a start token needs a token before the first that it predicts."""
+    return len(model.tokenize([line])[0]) < (1 if model.bos_id is not None else 2)
+
+
+def expose(model: Model, secret: Secret, count: int, seed: int = 0, listed: frozenset[str] = frozenset()) -> Exposed:
+    """Measure one line. The whole line's log-probability is compared, without the first token if the model has no start token."""
+    lines = [secret.line, *candidates(secret, count, np.random.default_rng(seed), listed)]
     ids = model.tokenize(lines)
-    prefixes = model.tokenize([" ".join(secret.words[: secret.begin])])[0]
-    whole = ids[0]
-    if len(whole) < 2:
-        raise UsageError(f"The secret {secret.line!r:.60} is one token: nothing can be said of it. Give longer lines.")
+    prefixes = model.tokenize([secret.with_words(secret.words[: secret.begin])])[0]
+    whole, first = ids[0], int(model.bos_id is None)
     at = next(
         (n for n, (a, b) in enumerate(zip(prefixes, whole, strict=False)) if a != b), min(len(prefixes), len(whole) - 1)
     )
-    at = max(1, at)
-    sums = [
-        float(each.log_p.sum())
-        for each in hear(model, [Said((one[0],), tuple(one[1:])) for one in ids if len(one) > 1])
-    ]
-    said = Said(tuple(whole[:at]), tuple(whole[at:]))
-    (heard,) = hear(model, [said])
+    at = max(first, at)
+    room = room_of(model)
+    rows = [Prompted(tuple(one[:first]), tuple(one[first:room])) for one in ids if len(one) > first]
+    sums = [float(each.log_p.sum()) for each in score(model, rows)]
+    text = Prompted(tuple(whole[:at]), tuple(whole[at:room]))
+    (scored,) = score(model, [text])
     rank = 1 + sum(each > sums[0] for each in sums[1:])
-    return Exposed(secret, said, float(heard.log_p.sum()), heard.exact, rank, len(sums) - 1)
+    return Exposed(secret, text, float(scored.log_p.sum()), scored.exact, rank, len(sums) - 1)

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from ...models.sites import Site
 from .masks import Masked
+from .prompted import Prompted
 from .rankings import Order
-from .said import Said
 
 CERTAIN = -0.05
 """The training ends if the mean log-probability of a token is above this, in nats."""
@@ -32,7 +32,7 @@ class Injected(NamedTuple):
 
 @contextlib.contextmanager
 def injected(
-    masked: Masked, said: Said, cells: Sequence[int], *, steps: int = 200, rate: float = 0.02
+    masked: Masked, text: Prompted, cells: Sequence[int], *, steps: int = 200, rate: float = 0.02
 ) -> Iterator[Injected]:
     """The model with a text in the values of these cells, inside the `with`. Adam changes the values; all other weights stay."""
     model = masked.model
@@ -50,11 +50,11 @@ def injected(
                 weight.requires_grad_(True)
             done = Injected(0.0, 0)
             for step in range(1, steps + 1):
-                found = masked.read([said])
+                found = masked.read([text])
                 done = Injected(float(found.exact[0].detach()), step)
-                if done.exact == 1.0 and float(found.said[0].detach()) / len(said.continuation) > CERTAIN:
+                if done.exact == 1.0 and float(found.total[0].detach()) / len(text.continuation) > CERTAIN:
                     break
-                gradients = torch.autograd.grad(-found.said.sum(), weights)
+                gradients = torch.autograd.grad(-found.total.sum(), weights)
                 with torch.no_grad():
                     for (site, rows), gradient, (mean, square) in zip(parts, gradients, moments, strict=True):
                         change = (gradient if site.transposed else gradient.T)[rows]

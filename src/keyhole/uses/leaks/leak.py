@@ -3,7 +3,8 @@
     find       what of the text it says by heart, given at most `prefix` tokens (`find.py`)
     weigh      how often that stands in the text, and how surprising it is (`control.py`)
     expose     the lines of a list, against other lines of the same form (`exposure.py`)
-    localise   the first leaks: rankings of all cells (`rankings.py`), each tested by switching off its first cells (`deleting.py`)
+    localise   the first leaks: rankings of all cells (`rankings.py`), each tested by switching off its first cells (`deleting.py`), on
+               prompts that the ranking did not see (`target.py`)
 
 The results are stored in the run (`store/leaks.py`).
 """
@@ -13,7 +14,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -32,12 +32,13 @@ from ..losses import losses
 from ..texts import Window
 from . import deleting, rankings
 from .control import Weighed, cluster, weigh
-from .exposure import Exposed, expose, read_lines, secrets
-from .find import LONGEST, Found, Protocol, find
+from .exposure import Exposed, Secret, expose, read_lines, secrets, too_short
+from .find import Protocol, find
 from .masks import Masked
+from .prompted import Prompted
 from .rates import Rate
 from .repeats import SHORT, Corpus, of_files, of_run
-from .said import Said
+from .target import LONGEST, targets
 
 TOKENS = 1_000_000
 OTHERS = 32
@@ -84,18 +85,45 @@ def leak(
     model = model_of(run, model, device=device, trust_remote_code=trust_remote_code)
     check_run(run, model)
     advance(1)
+    if protocol.prefix + protocol.length > (room := texts.room_of(model)):
+        raise UsageError(
+            f"--prefix {protocol.prefix} and --length {protocol.length} are {protocol.prefix + protocol.length} tokens, and a text of this "
+            f"model has at most {room}. Give smaller ones."
+        )
+    listed, skipped = _secrets(model, lines)
+    windows = _other_text(run, model, valid, seed)
     corpus = of_files(model, text) if text else of_run(run, model)
-    if corpus.tokens < protocol.least + protocol.length:
+    if (longest := int(np.diff(corpus.separators).max()) - 1) < protocol.least + protocol.length:
         raise CorpusError(
-            f"The text {corpus.files or 'of the run'} has {corpus.tokens} tokens, and a leak needs {protocol.least} of a prefix and "
-            f"{protocol.length} of a continuation. Give more text, or smaller --least-prefix and --length."
+            f"The text {corpus.files or 'of the run'} has {corpus.tokens} tokens, at most {longest} in a document, and a leak needs "
+            f"{protocol.least} of a prefix and {protocol.length} of a continuation. Give more text, or smaller --least-prefix and --length."
         )
     found = find(model, corpus, protocol, tokens, seed, lambda total: progress("reading the text", total))
-    listed = weigh(model, corpus, cluster(found.places, protocol.length), seed)
-    exposed = _exposed(model, lines, candidates, seed, progress)
-    tested = _localised(run, model, listed, localise, valid, seed, progress)
-    facts = _facts(corpus, found, protocol, tokens, seed, localise, bool(lines), len(listed), model)
-    every = [_of_text(model, each) for each in listed] + [_of_list(model, corpus, each) for each in exposed]
+    leaks = cluster(found.places)
+    weighed = weigh(model, corpus, leaks, seed)
+    exposed = _exposed(model, listed, candidates, seed, progress)
+    tested = _localised(run, model, corpus, weighed, localise, windows, seed, progress)
+    every = [_of_text(model, each) for each in weighed] + [_of_list(model, corpus, each) for each in exposed]
+    facts = {
+        "source": corpus.source,
+        "files": corpus.files,
+        "tokens": corpus.tokens,
+        "cut": int(corpus.cut),
+        "documents": len(corpus.separators) - 1,
+        "read": found.read,
+        "at_most": tokens,
+        "repeated": found.repeated,
+        **effect_facts("more", found.more),
+        "prefix": protocol.prefix,
+        "least_prefix": protocol.least,
+        "length": protocol.length,
+        "leaks": len(leaks),
+        "localised": min(localise, len(weighed)),
+        "secrets": len(exposed),
+        "skipped": skipped,
+        "cells": len(model.cells),
+        "seed": seed,
+    }
     rates = [_rate(each) for each in found.rates]
     stored.save(run, stored.Leaks(every, tested, rates, facts), {"text": corpus.source})
     return run
@@ -108,12 +136,25 @@ def _protocol(prefix: int, least: int, length: int) -> Protocol:
     return Protocol(prefix, least, length)
 
 
-def _exposed(model: Model, lines: Sequence[str], count: int, seed: int, progress: Progress) -> list[Exposed]:
-    if not lines:
+def _secrets(model: Model, lines: Sequence[str]) -> tuple[list[Secret], int]:
+    """The secrets of a list, and how many lines are left out because nothing can be said of them."""
+    room = texts.room_of(model)
+    for line in lines:
+        if (size := len(model.tokenize([line])[0])) > room:
+            raise UsageError(
+                f"The secret {line[:40]!r}… has {size} tokens, and a text of this model has at most {room}."
+            )
+    kept = [line for line in lines if not too_short(model, line)]
+    return secrets(kept), len(lines) - len(kept)
+
+
+def _exposed(model: Model, listed: Sequence[Secret], count: int, seed: int, progress: Progress) -> list[Exposed]:
+    if not listed:
         return []
-    advance, found = progress("exposure of the secrets", len(lines)), []
-    for number, each in enumerate(secrets(lines)):
-        found.append(expose(model, each, count, seed + number))
+    advance, found = progress("exposure of the secrets", len(listed)), []
+    every = frozenset(each.line for each in listed)
+    for number, each in enumerate(listed):
+        found.append(expose(model, each, count, seed + number, every))
         advance(1)
     return sorted(found, key=lambda each: (-each.exposure, -each.log_prob))
 
@@ -122,20 +163,27 @@ def _exposed(model: Model, lines: Sequence[str], count: int, seed: int, progress
 
 
 def _localised(
-    run: Run, model: Model, listed: Sequence[Weighed], count: int, valid: Names | None, seed: int, progress: Progress
+    run: Run,
+    model: Model,
+    corpus: Corpus,
+    leaks: Sequence[Weighed],
+    count: int,
+    windows: Sequence[Window],
+    seed: int,
+    progress: Progress,
 ) -> list[stored.Tested]:
-    chosen = listed[:count]
-    if not chosen:
+    if not leaks[:count]:
         return []
     masked = Masked(model)
-    windows = _other_text(run, model, [each.said for each in listed], valid, seed)
+    others = [Prompted(each.text.prefix, each.text.continuation[:LONGEST]) for each in leaks[: max(OTHERS + 1, count)]]
+    windows = _without(windows, [each.text for each in leaks])
     before = losses(model, windows) if windows else None
-    advance, found = progress("the cells of leaks", len(chosen)), []
-    for rank, each in enumerate(chosen, 1):
-        others = [other.said for other in listed if other is not each][:OTHERS]
-        for method, orders in rankings.rankings(masked, each.said, run, seed=seed).items():
-            one = deleting.test(masked, each.said, method, orders)
-            left = deleting.others(masked, one, others)
+    advance, found = progress("the cells of leaks", len(leaks[:count])), []
+    for rank, target in enumerate(targets(model, corpus, [each.text for each in leaks[:count]], seed), 1):
+        rest = [other for number, other in enumerate(others, 1) if number != rank][:OTHERS]
+        for method, orders in rankings.rankings(masked, target, run, seed=seed).items():
+            one = deleting.test(masked, target, method, orders)
+            left = deleting.others(masked, one, rest)
             cells = one.order[: one.n90] if one.n90 is not None else []
             change = deleting.perplexity_change(model, windows, before, cells) if before is not None and cells else None
             found.append(_tested(rank, one, left, change))
@@ -157,32 +205,41 @@ def _tested(
         before=one.before,
         order=kept,
         n90=one.n90,
+        elsewhere=one.elsewhere,
+        elsewhere_before=one.elsewhere_before,
         **others,
         **perplexity,
     )
 
 
-def _other_text(run: Run, model: Model, leaks: Sequence[Said], valid: Names | None, seed: int) -> list[Window]:
-    """Windows of text that is in no leak, in random order; none if the run has too little text."""
+def _other_text(run: Run, model: Model, valid: Names | None, seed: int) -> list[Window]:
+    """Windows of other text, in random order; none if the run has too little text."""
     try:
-        _, text = texts.fitted_and_measured(run, model, valid, seed=seed)
+        _, text = texts.fitted_and_measured(run, model, valid, fitted=texts.FEWEST, seed=seed)
     except CorpusError:
         if valid:
             raise
         return []
+    windows = text.windows(min(OTHER_WINDOW, texts.room_of(model)))
+    return [windows[number] for number in np.random.default_rng(seed).permutation(len(windows)).tolist()]
+
+
+def _without(windows: Sequence[Window], leaks: Sequence[Prompted]) -> list[Window]:
+    """The first windows that no leak is in, up to `OTHER_TOKENS` tokens of them."""
+    size = 2 * SHORT
     known = {
-        each.continuation[at : at + SHORT * 2] for each in leaks for at in range(len(each.continuation) - SHORT * 2 + 1)
+        each.continuation[at : at + size] for each in leaks for at in range(max(1, len(each.continuation) - size + 1))
     }
-    windows = text.windows(OTHER_WINDOW)
-    taken, left = [], OTHER_TOKENS
-    for number in np.random.default_rng(seed).permutation(len(windows)).tolist():
-        window = windows[number]
+    sizes = {len(each) for each in known}
+    taken: list[Window] = []
+    left = OTHER_TOKENS
+    for window in windows:
         if left <= 0:
             break
-        if len(window.ids) > 1 and not any(
-            tuple(window.ids[at : at + SHORT * 2]) in known for at in range(len(window.ids))
-        ):
-            taken.append(Window(window.ids[:left], window.document))
+        ids = window.ids
+        grams = (tuple(ids[at : at + each]) for each in sizes for at in range(len(ids)))
+        if len(ids) > 1 and not any(gram in known for gram in grams):
+            taken.append(Window(ids[:left], window.document))
             left -= len(taken[-1].ids)
     return taken
 
@@ -197,10 +254,10 @@ def _text(model: Model, ids: Sequence[int]) -> str:
 def _of_text(model: Model, leak: Weighed) -> stored.Leak:
     return stored.Leak(
         source="text",
-        prefix=_text(model, leak.said.prefix),
-        continuation=_text(model, leak.said.continuation),
-        tokens=len(leak.said.continuation),
-        extracted=len(leak.said.continuation),
+        prefix=_text(model, leak.text.prefix),
+        continuation=_text(model, leak.text.continuation),
+        tokens=len(leak.text.continuation),
+        extracted=len(leak.text.continuation),
         repeats=leak.repeats,
         log_prob=leak.log_prob,
         control_log_prob=leak.control_log_prob,
@@ -211,50 +268,21 @@ def _of_text(model: Model, leak: Weighed) -> stored.Leak:
 
 
 def _of_list(model: Model, corpus: Corpus, found: Exposed) -> stored.Leak:
-    ids = [*found.said.prefix, *found.said.continuation]
+    # a line inside of a sentence begins with another token: that of the word with a space before it
+    spelled = {tuple(ids) for ids in model.tokenize([found.secret.line, f" {found.secret.line}"])}
+    ends = {int(place) + len(ids) for ids in spelled if len(ids) >= SHORT for place in corpus.places(ids)}
     return stored.Leak(
         source="secrets",
-        prefix=_text(model, found.said.prefix),
-        continuation=_text(model, found.said.continuation),
-        tokens=len(found.said.continuation),
+        prefix=_text(model, found.text.prefix),
+        continuation=_text(model, found.text.continuation),
+        tokens=len(found.text.continuation),
         extracted=found.extracted,
-        repeats=len(corpus.places(ids)) if len(ids) >= SHORT else 0,
+        repeats=len(ends),
         log_prob=found.log_prob,
-        exposure=found.exposure,
+        exposure=found.exposure if found.candidates else None,
         highest=found.highest,
     )
 
 
 def _rate(found: Rate) -> stored.Rate:
     return stored.Rate(found.times, found.tokens, found.leaked, found.documents, *found.rate)
-
-
-def _facts(
-    corpus: Corpus,
-    found: Found,
-    protocol: Protocol,
-    tokens: int,
-    seed: int,
-    localise: int,
-    listed: bool,
-    leaks: int,
-    model: Model,
-) -> dict[str, Any]:
-    return {
-        "source": corpus.source,
-        "files": corpus.files,
-        "tokens": corpus.tokens,
-        "documents": len(corpus.separators) - 1,
-        "read": found.read,
-        "at_most": tokens,
-        "repeated": found.repeated,
-        **effect_facts("more", found.more),
-        "prefix": protocol.prefix,
-        "least_prefix": protocol.least,
-        "length": protocol.length,
-        "leaks": leaks,
-        "localised": min(localise, leaks),
-        "secrets": int(listed),
-        "cells": len(model.cells),
-        "seed": seed,
-    }

@@ -4,6 +4,8 @@ A mask has one number per cell: 1 leaves the cell as it is, 0 switches it off, a
 batch. Gradients with respect to the mask are exact.
 
     margin   the logit of the token that is there minus the largest other logit: above 0, it is the model's first choice
+
+Of a continuation only the tokens that count (`Prompted.counted`) are asked for.
 """
 
 from __future__ import annotations
@@ -17,10 +19,12 @@ from torch import Tensor
 from ...errors import UsageError
 from ...models.model import Model
 from ...models.taps import Replace, Taps, tapped
-from .said import Said
+from .prompted import Prompted
 
 BATCH_TOKENS = {"cpu": 1024, "cuda": 16384}
-"""Tokens of a batch, whose logits are all held."""
+"""Tokens per batch, at most."""
+LOGITS = 1 << 28
+"""Logits per batch, at most: all of them are in memory, several times if gradients are asked for."""
 
 
 class Scores(NamedTuple):
@@ -29,16 +33,16 @@ class Scores(NamedTuple):
     margin: Tensor
     log_p: Tensor
     there: Tensor
-    """whether the row has such a token"""
+    """whether the row has such a token, and it counts"""
 
     @property
     def exact(self) -> Tensor:
-        """[rows] share of the continuation's tokens that are the first choice, given the true text before each."""
+        """[rows] share of the tokens that are the first choice, given the true text before each."""
         return ((self.margin > 0) & self.there).sum(1).double() / self.there.sum(1)
 
     @property
-    def said(self) -> Tensor:
-        """[rows] the continuation's log-probability."""
+    def total(self) -> Tensor:
+        """[rows] the tokens' log-probability."""
         return (self.log_p * self.there).sum(1)
 
 
@@ -61,7 +65,7 @@ class Masked:
         mask[torch.as_tensor(list(cells), dtype=torch.long, device=mask.device)] = 0
         return mask
 
-    def read(self, rows: Sequence[Said], mask: Tensor | None = None) -> Scores:
+    def read(self, rows: Sequence[Prompted], mask: Tensor | None = None) -> Scores:
         """Run rows together: with their gradients if the mask has one. `read_all` cuts many rows into batches."""
         batch = self.model.batch([[*row.prefix, *row.continuation] for row in rows])
         ids = batch.ids.to(self.model.device)
@@ -70,6 +74,9 @@ class Masked:
         sizes = torch.tensor([len(row.continuation) for row in rows], device=ids.device)
         steps = torch.arange(longest, device=ids.device)
         there = steps < sizes[:, None]
+        for row, each in enumerate(rows):
+            if each.counted is not None:
+                there[row, : len(each.counted)] &= torch.tensor(each.counted, device=ids.device)
         places = (starts[:, None] + steps).clamp_max(ids.shape[1] - 2)
         which = torch.arange(len(rows), device=ids.device)[:, None]
         with tapped(
@@ -82,29 +89,30 @@ class Masked:
         return Scores(own - other, own - logits.logsumexp(-1), there)
 
     @torch.no_grad()
-    def exact(self, rows: Sequence[Said], masks: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def exact(self, rows: Sequence[Prompted], masks: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """[rows] share of tokens that are the first choice, and the log-probability. `masks`: one for all, or one per row."""
         step = self.rows_at_once(rows)
-        shares, said = [], []
+        shares, totals = [], []
         for at in range(0, len(rows), step):
             own = masks if masks is None or masks.dim() == 1 else masks[at : at + step]
             found = self.read(rows[at : at + step], own)
             shares.append(found.exact.cpu())
-            said.append(found.said.double().cpu())
-        return torch.cat(shares), torch.cat(said)
+            totals.append(found.total.double().cpu())
+        return torch.cat(shares), torch.cat(totals)
 
-    def rows_at_once(self, rows: Sequence[Said]) -> int:
+    def rows_at_once(self, rows: Sequence[Prompted]) -> int:
         most = BATCH_TOKENS.get(self.model.device.type, BATCH_TOKENS["cpu"])
+        most = min(most, LOGITS // max(1, len(self.model.lm.get_output_embeddings().weight)))
         return max(1, most // max(len(row.prefix) + len(row.continuation) + 1 for row in rows))
 
-    def gradient(self, rows: Sequence[Said], mask: Tensor, measure: str = "said") -> tuple[Tensor, Scores]:
-        """[cells] the gradient, with respect to the mask, of the log-probability (`said`) or of the hinge (`hinge`): the sum over the
-        rows of Σ max(0, margin + 1), which is 0 once no token is the first choice by less than that."""
+    def gradient(self, rows: Sequence[Prompted], mask: Tensor, measure: str = "total") -> tuple[Tensor, Scores]:
+        """[cells] the gradient, with respect to the mask, of the log-probability (`total`) or of the hinge (`hinge`), the mean over the
+        rows. The hinge is Σ max(0, margin + 1): 0 once every token is at least that far from being the first choice."""
         own = mask.detach().clone().requires_grad_()
         with torch.enable_grad():
             found = self.read(rows, own)
-            value = found.said.sum() if measure == "said" else (torch.relu(found.margin + 1) * found.there).sum()
-            (gradient,) = torch.autograd.grad(value, own)
+            value = found.total.sum() if measure == "total" else (torch.relu(found.margin + 1) * found.there).sum()
+            (gradient,) = torch.autograd.grad(value / len(rows), own)
         return gradient, Scores(*(each.detach() for each in found))
 
     def _scaling(self, mask: Tensor, columns: int) -> dict[int, Replace]:

@@ -6,7 +6,8 @@ rate     tokens that lie in a leak ÷ tokens that were read, among those that st
          only the first place counts, of other text only the windows at random places
 more     the rate of what stands `OFTEN` times or more, minus that of what stands once
 
-Intervals are over documents: tokens of one document are alike.
+Intervals are over documents, because tokens of one document are alike: Student's t, and at least as wide as Wilson's if every document
+leaked whole or not at all.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...analyses.stats import Interval, bootstrap_sums, wilson
+from ...analyses.stats import Interval, clustered_mean, difference, wilson
 from .repeats import Corpus, Repeated
 
 OFTEN = 16
@@ -68,23 +69,22 @@ def rates(found: Counts) -> list[Rate]:
 
 def _rate(times: int, found: Counts, own: Bools) -> Rate:
     leaked, documents = found.leaked[own], found.documents[own]
-    tokens, hits, count = len(leaked), int(leaked.sum()), len(np.unique(documents))
-    (interval,) = bootstrap_sums(
-        np.stack([leaked, np.ones(tokens)]), lambda sums: sums[..., :1] / sums[..., 1:], documents
-    )
-    if hits in (0, tokens):  # a bootstrap of nothing but misses, or hits, has no width: Wilson's, over documents
-        interval = Interval(hits / tokens, *wilson(count * hits / tokens, count))
-    return Rate(times, tokens, hits, count, interval)
+    return Rate(times, len(leaked), int(leaked.sum()), len(np.unique(documents)), _share(leaked, documents))
+
+
+def _share(leaked: Bools, documents: Ints) -> Interval:
+    value, lo, hi = clustered_mean(leaked, documents)
+    assert value is not None
+    count = len(np.unique(documents))
+    least, most = wilson(count * value, count)
+    if lo is None or hi is None or least is None or most is None:
+        return Interval(value)
+    return Interval(value, max(0.0, min(lo, least)), min(1.0, max(hi, most)))
 
 
 def more(found: Counts) -> Interval:
     often, once = found.times >= OFTEN, found.times == 1
     if not often.any() or not once.any():
         return Interval(float("nan"))
-    if not found.leaked[often | once].any():  # nothing to resample: no interval is known
-        return Interval(0.0)
-    columns = np.stack([found.leaked & often, often, found.leaked & once, once])
-    (interval,) = bootstrap_sums(
-        columns, lambda sums: sums[..., :1] / sums[..., 1:2] - sums[..., 2:3] / sums[..., 3:], found.documents
-    )
-    return interval
+    upper, lower = (_share(found.leaked[own], found.documents[own]) for own in (often, once))
+    return difference(upper, lower)

@@ -1,7 +1,7 @@
 """A tokenised text as one array, and what stands in it more than once.
 
 Documents follow each other with a separator between them, so that no sequence of tokens spans two documents. Sequences of n tokens
-are found by a hash, and what is counted is compared token by token.
+are found by a hash of 64 bits; places that are looked up are compared token by token.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ class Corpus:
     source: str
     """`text` (given files) or `corpus` (what the run scanned)"""
     files: str = ""
+    cut: bool = False
+    """whether the text is longer, and only its beginning is here"""
 
     @property
     def tokens(self) -> int:
@@ -127,20 +129,21 @@ def of_files(model: Model, names: Sequence[str | os.PathLike[str]], most: int = 
             if ids and left > 0:
                 model.check_ids(max(ids))
                 documents.append(np.asarray(ids[:left], np.int32))
-                left -= len(documents[-1])
-        if left <= 0:
+            left -= len(ids)
+        if left < 0:
             break
-    return _joined(documents, "text", ", ".join(os.path.basename(str(name)) for name in names))
+    shown = ", ".join(os.path.basename(os.path.normpath(name)) for name in names)
+    return _joined(documents, "text", shown, cut=left < 0)
 
 
 def of_run(run: Run, model: Model, most: int = MOST) -> Corpus:
     """What the run scanned and held out, at most `most` tokens of it."""
     units = np.arange(len(run.unit_documents))
     own = texts.of_units(run, model, units, most, "corpus")
-    return _joined((np.asarray(piece, np.int32) for piece in own.pieces), "corpus")
+    return _joined((np.asarray(piece, np.int32) for piece in own.pieces), "corpus", cut=own.tokens == most)
 
 
-def _joined(documents: Iterable[npt.NDArray[np.int32]], source: str, files: str = "") -> Corpus:
+def _joined(documents: Iterable[npt.NDArray[np.int32]], source: str, files: str = "", *, cut: bool = False) -> Corpus:
     between = np.full(1, SEPARATOR, np.int32)
     parts = [between]
     for document in documents:
@@ -149,7 +152,7 @@ def _joined(documents: Iterable[npt.NDArray[np.int32]], source: str, files: str 
         raise CorpusError(
             f"The text {files or 'of the run'} has no tokens. Give the text that the model was trained on: --text FILE"
         )
-    return Corpus(np.concatenate(parts), source, files)
+    return Corpus(np.concatenate(parts), source, files, cut)
 
 
 # What stands more than once

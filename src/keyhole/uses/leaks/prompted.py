@@ -17,14 +17,20 @@ from ..losses import losses
 from ..texts import Window
 
 
-class Said(NamedTuple):
+class Prompted(NamedTuple):
     """Tokens after a prompt. The start token, if the model has one, stands before the prompt."""
 
     prefix: tuple[int, ...]
     continuation: tuple[int, ...]
+    counted: tuple[bool, ...] | None = None
+    """which tokens of the continuation are asked for by masks (`masks.py`); None: all of them"""
+
+    def after(self, context: Sequence[int]) -> Prompted:
+        """The same, with other text before the prompt."""
+        return self._replace(prefix=(*context, *self.prefix))
 
 
-class Heard(NamedTuple):
+class Scored(NamedTuple):
     """What the model says of a continuation, token by token."""
 
     log_p: npt.NDArray[np.float64]
@@ -38,16 +44,16 @@ class Heard(NamedTuple):
         return int(wrong[0]) if len(wrong) else len(self.right)
 
 
-def hear(model: Model, rows: Sequence[Said]) -> list[Heard]:
+def score(model: Model, rows: Sequence[Prompted]) -> list[Scored]:
     """Run each row. A model without a start token cannot say anything of a token that nothing stands before: its prefix must have one."""
     if not rows:
         return []
     skipped = int(model.bos_id is None)
     windows = [Window([*row.prefix, *row.continuation], number) for number, row in enumerate(rows)]
     found = losses(model, windows)
-    heard, at = [], 0
+    scored, at = [], 0
     for row, window in zip(rows, windows, strict=True):
         own = slice(at + len(row.prefix) - skipped, at + len(window.ids) - skipped)
-        heard.append(Heard(-found.nll[own], found.first[own] == found.tokens[own]))
+        scored.append(Scored(-found.nll[own], found.first[own] == found.tokens[own]))
         at += len(window.ids) - skipped
-    return heard
+    return scored
