@@ -13,7 +13,7 @@ from families import save, tiny
 import keyhole
 from keyhole.models.intervene import Edit
 from keyhole.scanning.verify import verify
-from keyhole.store import layout, shading
+from keyhole.store import layout, leaks, shading
 from keyhole.uses import prompt
 from keyhole.uses.ablate import ablate
 from keyhole.uses.by_layer import by_layer
@@ -23,6 +23,7 @@ from keyhole.uses.trying import try_key
 CARD = os.environ.get("KEYHOLE_TEST_CARD", "cuda")  # another device only tries the tests themselves
 pytestmark = pytest.mark.skipif(CARD == "cuda" and not torch.cuda.is_available(), reason="needs a CUDA device")
 TEXT = "The cat sat on the mat"
+PLACES = {"here": "cpu", "there": CARD}
 
 
 @pytest.fixture(scope="module", params=["llama", "gpt2", "opt"])
@@ -170,3 +171,54 @@ def test_what_the_live_pages_ask(folder: str, text: Path, tmp_path: Path) -> Non
     np.testing.assert_allclose(layers.effects, layers2.effects, rtol=1e-3, atol=1e-4)
     for side in ("original", "edited"):
         assert [each.token for each in getattr(after, side)] == [each.token for each in getattr(after2, side)]
+
+
+def lines(folder: Path) -> Path:
+    """Documents of a few lines, some of them more than once."""
+    random = np.random.default_rng(0)
+    words = ["the", "cat", "sat", "on", "a", "mat", "of", "Paris", "dog", "ran", "to", "it"]
+    documents = [" ".join(random.choice(words, 12)) for _ in range(60)]
+    (folder / "lines.txt").write_text("\n\n".join([*documents, *documents[:5], *documents[:5]]))
+    return folder / "lines.txt"
+
+
+def test_pruning(folder: str, tmp_path: Path) -> None:
+    """Sums of the text are the same up to rounding, so are orders of cells where costs differ, and what is lost."""
+    found = {}
+    for name, place in PLACES.items():
+        run = scanned(folder, lines(tmp_path), tmp_path / name, device=place, unit="document")
+        keyhole.prune_curve(run, by=["refit", "flap", "duplicates"], shares=[0.25, 0.5], device=place)
+        keyhole.prune(run, tmp_path / f"{name}-small", keep=0.5, device=place)
+        keyhole.analyze(run, only=["pruning"], device=place)
+        found[name] = {(row["method"], row["share"]): row for row in run.table("pruning")}
+    assert found["here"].keys() == found["there"].keys()
+    for key, row in found["here"].items():
+        assert found["there"][key]["basis"] == row["basis"]
+        assert found["there"][key]["perplexity_before"] == pytest.approx(row["perplexity_before"], rel=1e-3)
+        assert found["there"][key]["perplexity"] == pytest.approx(row["perplexity"], rel=2e-2)
+    smaller = keyhole.load(tmp_path / "there-small", device="cpu")
+    assert smaller.cells.sizes == tiny("llama").cells.sizes // 2
+
+
+def test_leaks(folder: str, tmp_path: Path) -> None:
+    options = {"prefix": 8, "least_prefix": 2, "length": 4, "localise": 1, "seed": 0}
+    found = {}
+    for name, place in PLACES.items():
+        run = scanned(folder, lines(tmp_path), tmp_path / name, device=place, unit="document")
+        known = leaks.of(keyhole.leak(run, device=place, **options))  # type: ignore[arg-type]
+        assert known is not None
+        found[name] = known
+    assert [rate.times for rate in found["here"].rates] == [rate.times for rate in found["there"].rates]
+    assert [rate.tokens for rate in found["here"].rates] == [rate.tokens for rate in found["there"].rates]
+    for each in found["there"].tested:
+        assert 0 <= min(each.exact) <= max(each.exact) <= 1
+
+
+def test_edits_that_last(folder: str, tmp_path: Path) -> None:
+    edits = [Edit(0, 3, 0.0), Edit(1, 5, 0.5, towards="P", by=1.0)]
+    text = lines(tmp_path)
+    made = [keyhole.edit(folder, edits, tmp_path / name, device=place, check=[text]) for name, place in PLACES.items()]
+    here, there = (keyhole.load(tmp_path / name, device="cpu") for name in PLACES)
+    assert torch.allclose(here.values(1), there.values(1), rtol=1e-4, atol=1e-6)
+    changes = [done.check.found.after.value for done in made if done.check is not None]
+    assert changes[0] == pytest.approx(changes[1], rel=1e-3)
