@@ -88,13 +88,13 @@ def cells(found: list[int | None]) -> str:
 def injecting(masked: Masked, text: Prompted) -> None:
     print(
         "INJ, recall at k = the injected cells\nshare of cells   "
-        + "  ".join(rankings.SCORES)
+        + "  ".join(("learned", *rankings.SCORES))
         + "  effect  ablation  random"
     )
     for share in (0.001, 0.01):
         cells = np.random.default_rng(0).choice(masked.cells, int(share * masked.cells), replace=False).tolist()
         with inject.injected(masked, text, cells) as done:
-            methods = (*rankings.SCORES, "effect", "ablation", "random")
+            methods = ("learned", *rankings.SCORES, "effect", "ablation", "random")
             found = rankings.rankings(masked, Target(text, (text,), ()), methods=methods)
             recalls = [
                 np.mean([inject.recall(order, cells, len(cells)) for order in orders]) for orders in found.values()

@@ -116,12 +116,15 @@ def test_weights_wider_than_the_configuration_says_stay_as_they_are(case: str, t
     (source / "config.json").write_text(json.dumps({**config, "dtype": str(said).removeprefix("torch.")}))
     model = keyhole.load(source, device="cpu", dtype="float32")
     assert (model.stored, model.widest) == (said, torch.float32)
-    with applied(model, [Edit(1, 5, 0.3)]):
+    with applied(model, [Edit(1, 5, 0.3), Edit(0, 2, towards="P", by=0.7)]):
         save(model, tmp_path / "out", {"made": "edit"})
     after = load_file(tmp_path / "out" / "model.safetensors")
     changed = "model.layers.1.mlp.down_proj.weight"
-    assert all(torch.equal(weights[name], after[name].to(weights[name].dtype)) for name in weights if name != changed)
+    moved = "model.layers.0.mlp.down_proj.weight"
+    left = [name for name in weights if name not in (changed, moved)]
+    assert all(torch.equal(weights[name], after[name].to(weights[name].dtype)) for name in left)
     assert after["model.norm.weight"].dtype == torch.float32
+    assert after[moved].dtype == after[changed].dtype
     assert after[changed].dtype == (torch.float32 if case == "said narrower" else said)
     # the live model has lost what its type cannot hold
     narrow = keyhole.load(source, dtype="bfloat16")

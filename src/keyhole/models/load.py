@@ -97,11 +97,23 @@ def load(
             f"({FILE})."
         ) from error
     model.made = made_of(source)
+    model.wide = _wide(model)
     if edits is not None:
         from . import intervene
 
         intervene.apply(model, intervene.read_edits(edits, model))
     return model
+
+
+def _wide(model: Model) -> frozenset[str]:
+    """The weights that are wider in the checkpoint than its configuration says."""
+    if model.stored is None or model.widest in (None, model.stored):
+        return frozenset()
+    return frozenset(
+        name
+        for name, weight in model.lm.state_dict().items()
+        if weight.is_floating_point() and not torch.equal(weight.to(model.stored).to(weight.dtype), weight)
+    )
 
 
 def choose_device(device: str) -> torch.device:

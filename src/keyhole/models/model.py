@@ -78,6 +78,8 @@ class Model:
         """the type of the weights in its checkpoint; None if it came from none, or that does not say"""
         self.widest = widest
         """the type that can hold each of them: a few may be wider than `stored`; None if it is not known"""
+        self.wide: frozenset[str] = frozenset()
+        """the names of weights that `stored` cannot hold, as they were loaded"""
         self.made: dict[str, Any] | None = None
         """what it was made from, if Keyhole made it (`store/made.py`)"""
         self.edits: tuple[Edit, ...] = ()

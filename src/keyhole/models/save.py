@@ -9,8 +9,8 @@ meant to be written, and its logits must be those of the live model
     difference   ‖logits of the folder − logits of the model‖ ÷ ‖logits of the model‖, on the short input of `proof`
 
 up to the rounding of the type that the weights are saved in. By default this is the type that the checkpoint's configuration says,
-whatever type the model runs in. A weight with numbers that this type cannot hold (a norm in float32 among bfloat16) keeps a wider
-one, so weights that were not changed are saved as they were, and changed ones are rounded as theirs were. A model that was
+whatever type the model runs in. A weight that came with numbers that this type cannot hold (a norm in float32 among bfloat16) keeps a
+wider one, so weights that were not changed are saved as they were, and changed ones are rounded as theirs were. A model that was
 loaded in a type too narrow for its checkpoint has lost that, and is refused (`check_saveable`).
 
 Beside the weights is `keyhole.json`: {"keyhole": 1, "made": "edit", "source": …, "fingerprint": …, "files": […]}, with what the maker
@@ -199,24 +199,24 @@ def logits(model: Model) -> Tensor:
 
 
 def _weights(model: Model, dtype: torch.dtype, *, every: bool) -> dict[str, Tensor]:
-    """The weights as they are saved, on the CPU. Weights that are one (tied embeddings) stay one. Not `every` weight has to have the
-    type: one with numbers that it cannot hold keeps its own."""
+    """The weights as they are saved, on the CPU. Weights that are one (tied embeddings) stay one. If not `every` weight has to have the
+    type, those that came with numbers that it cannot hold keep their own."""
     changed = _scaled(model)
     found: dict[str, Tensor] = {}
     converted: dict[int, Tensor] = {}
     for name, weight in model.lm.state_dict(keep_vars=True).items():
         if id(weight) not in converted:
-            converted[id(weight)] = _as_saved(name, weight.detach(), changed.get(id(weight)), dtype, every)
+            keeps = not every and name in model.wide
+            new = changed.get(id(weight), weight.detach())
+            converted[id(weight)] = _as_saved(name, new, weight.dtype if keeps else dtype)
         found[name] = converted[id(weight)]
     return found
 
 
-def _as_saved(name: str, weight: Tensor, changed: Tensor | None, dtype: torch.dtype, every: bool) -> Tensor:
+def _as_saved(name: str, weight: Tensor, dtype: torch.dtype) -> Tensor:
     if not weight.is_floating_point():
         return weight.cpu()
-    if not every and not torch.equal(weight.to(dtype).to(weight.dtype), weight):
-        dtype = weight.dtype
-    new = (weight if changed is None else changed).to("cpu", dtype)
+    new = weight.to("cpu", dtype)
     if new.numel() and not bool(torch.isfinite(torch.stack(new.aminmax())).all()):
         kind = str(dtype).removeprefix("torch.")
         raise UsageError(

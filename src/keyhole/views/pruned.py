@@ -15,6 +15,7 @@ from ..analyses.pruned_kinds import of_one_method
 from ..analyses.pruning import NO_BIAS, TITLES, where_from
 from ..common.output import printable
 from ..store import kinds, pruning
+from .text import with_interval
 
 if TYPE_CHECKING:
     from ..uses.pruning.prune import Pruned
@@ -35,7 +36,7 @@ def pruned(done: Pruned) -> RenderableType:
     table.add_row("weights", f"{done.weights_before / 1e6:,.1f} → {row.parameters / 1e6:,.1f} million{size}")
     table.add_row(
         "perplexity",
-        f"{row.perplexity_before:.2f} → {row.perplexity:.2f}, {_change(row.change)}{_ends(row.change_lo, row.change_hi)}",
+        f"{row.perplexity_before:.2f} → {row.perplexity:.2f}, {_changed(row.change, row.change_lo, row.change_hi)}",
     )
     table.add_row(
         "agreement",
@@ -102,11 +103,18 @@ def _kinds(rows: Sequence[dict[str, Any]], share: float) -> RenderableType:
 def _cell(row: dict[str, Any] | None) -> str:
     if row is None:
         return "–"
-    return f"{_change(row['change'])}{_ends(row['change_lo'], row['change_hi'])}\n{percent(row['agreement'])}"
+    return f"{_changed(row['change'], row['change_lo'], row['change_hi'])}\n{percent(row['agreement'])}"
 
 
-def _change(value: float) -> str:
-    return ("+" if value >= 0 else "") + percent(value)
+MANY = 9.0
+"""A relative change from which it is told as a factor: +5,681,551 % is hard to read."""
+
+
+def _changed(value: float, lo: float | None, hi: float | None) -> str:
+    """A relative change with its interval: +1.2 % (1.0 to 1.4), or ×57 (34 to 96)."""
+    if value >= MANY:
+        return "×" + with_interval(1 + value, *(None if each is None else 1 + each for each in (lo, hi)))
+    return f"{'+' if value >= 0 else ''}{percent(value)}{_ends(lo, hi)}"
 
 
 def _ends(lo: float | None, hi: float | None) -> str:

@@ -280,6 +280,14 @@ def all_known(model: keyhole.models.model.Model, file: Path) -> int:
     return sum(map(len, model.tokenize(file.read_text().split("\n\n"))))
 
 
+def test_a_change_of_many_times_is_told_as_a_factor() -> None:
+    from keyhole.views.pruned import _changed
+
+    assert _changed(0.012, 0.01, 0.014) == "+1.2 % (1.0 to 1.4)"
+    assert _changed(-0.05, None, None) == "−5.0 %"
+    assert _changed(56_815.2, 33_750.5, 95_638.6) == "×56,816 (33,752 to 95,640)"
+
+
 def test_names_and_shares_count_once_and_odd_ones_are_refused(folder: Path) -> None:
     keyhole.prune_curve(folder / "run", by="random", shares=[0.25, 0.25])
     keyhole.prune_curve(folder / "run", by=["random", "random"], shares=[0.25])
@@ -355,6 +363,22 @@ def test_a_run_in_half_precision_is_pruned_from_its_checkpoint(folder: Path, tmp
     before, after = (load_file(each / "model.safetensors") for each in (source, tmp_path / "small"))
     assert all(torch.equal(before[name], after[name]) for name in before if "mlp" not in name)
     assert after["model.layers.0.mlp.up_proj.weight"].dtype == torch.float32
+
+
+def test_refitted_values_are_saved_in_the_type_of_the_checkpoint(folder: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    model = tiny("gpt2")
+    lm = AutoModelForCausalLM.from_config(model.config, dtype=torch.float16)
+    lm.load_state_dict(model.lm.state_dict())
+    lm.save_pretrained(tmp_path / "half")
+    model.tokenizer.save_pretrained(tmp_path / "half")
+    run = keyhole.scan(str(tmp_path / "half"), [made_text(folder)], out=tmp_path / "other", unit="line", top=4)
+    assert run.manifest["config"]["dtype"] == "float32"  # as it runs here
+    done = keyhole.prune(run, tmp_path / "small", keep=0.5)
+    assert done.saved is not None
+    assert done.saved.dtype == "float16"
+    assert {each.dtype for each in load_file(tmp_path / "small" / "model.safetensors").values()} == {torch.float16}
 
 
 def test_the_flap_that_a_checkpoint_cannot_hold_has_another_name(folder: Path, tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ cell's coefficient, v its value.
 
     learned                a mask over all cells, learned for this text by `LEARNING` steps of gradient descent: it starts at 1
                            everywhere, and is moved to make every token of the continuation lose its first place (Σ max(0, margin + 1)),
-                           while each cell that is taken away costs `COST`. Ranked by how much of a cell is taken away. Published
-                           as Slimming: sparse scaling factors. It alone is fitted to what is tested, so it is tested on other prompts
+                           while each cell that is taken away costs `COST`, and each nat per token that other text becomes less likely
+                           costs `KEEP`. Ranked by how much of a cell is taken away. Without the last it is published as Slimming:
+                           sparse scaling factors. It alone is fitted to what is tested, so all are tested on other prompts and text
     effect                 the ablation effect to first order: Σ over positions of m·∂f/∂m, from one backward pass
     ablation               the first `MEASURED` cells of `effect`, ranked by what switching each of them off alone takes from f
     integrated_gradients   the gradient along the path from all coefficients at 0 to what they are, `STEPS` points: Σ over all cells is
@@ -35,6 +36,7 @@ from .target import Target
 
 METHODS = ("learned", "integrated_gradients", "ablation", "effect", "activity", "triggers", "random")
 COST = 0.1
+KEEP = 30.0
 LEARNING = 40
 """Steps of gradient descent."""
 RATE = 0.1
@@ -68,6 +70,8 @@ def rankings(
         if method in ("effect", "ablation"):
             assert first is not None
             scores = first if method == "effect" else ablation(masked, rows, first)
+        elif method == "learned":
+            scores = learned(masked, rows, target.keep)
         else:
             scores = SCORES[method](masked, rows)
         found[method] = [order(scores, seed)]
@@ -126,13 +130,20 @@ def activity(masked: Masked, rows: Sequence[Prompted]) -> Scores:
     return found
 
 
-def learned(masked: Masked, rows: Sequence[Prompted], steps: int = LEARNING) -> Scores:
-    """How much of each cell is taken away: above 0, and at most 1. Cells that keep all follow by the gradient, below 0."""
+def learned(masked: Masked, rows: Sequence[Prompted], keep: Sequence[Prompted] = (), steps: int = LEARNING) -> Scores:
+    """How much of each cell is taken away: above 0, and at most 1. Cells that keep all follow by the gradient, below 0. `keep` is other
+    text, one of which is looked at per step: it counts if it is less likely than with all cells."""
     mask = masked.ones()
     mean, square = torch.zeros_like(mask), torch.zeros_like(mask)
     gradient = mask
+    likely = masked.exact(keep)[1] if keep else torch.zeros(0)
     for step in range(1, steps + 1):
         gradient, _ = masked.gradient(rows, mask, "hinge")
+        if keep:
+            which = step % len(keep)
+            other, scores = masked.gradient([keep[which]], mask)
+            if float(scores.total[0]) < float(likely[which]):
+                gradient = gradient - KEEP / len(keep[which].continuation) * other
         pull = gradient - COST
         mean, square = 0.9 * mean + 0.1 * pull, 0.99 * square + 0.01 * pull**2
         change = mean / (1 - 0.9**step) / ((square / (1 - 0.99**step)).sqrt() + 1e-3)
@@ -165,7 +176,6 @@ def triggers(run: Run, text: Prompted) -> Scores | None:
 
 
 SCORES: dict[str, Callable[[Masked, Sequence[Prompted]], Scores]] = {
-    "learned": learned,
     "integrated_gradients": integrated_gradients,
     "activity": activity,
 }

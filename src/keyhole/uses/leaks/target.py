@@ -22,6 +22,8 @@ from .prompted import Prompted, score
 from .repeats import SEPARATOR, SHORT, Corpus
 
 SIZES = (16, 32, 64)
+KEPT, WINDOWS = 128, 16
+"""Tokens of a window of other text that should stay as likely, and how many there are."""
 LONGEST = 64
 """Tokens of a continuation, at most, whose cells are looked for: the first ones."""
 ANYWAY = 0.5
@@ -37,6 +39,8 @@ class Target:
     """what rankings see: the own prompt, and it after other texts"""
     unseen: tuple[Prompted, ...]
     """it after further texts, which only tests see"""
+    keep: tuple[Prompted, ...] = ()
+    """other text, which should stay as likely as it is"""
 
 
 def targets(model: Model, text: Corpus, leaks: Sequence[Prompted], seed: int = 0) -> list[Target]:
@@ -62,7 +66,9 @@ def target(model: Model, text: Corpus, own: Prompted, random: np.random.Generato
     room = room_of(model) - len(own.prefix) - len(own.continuation)
     before = [[_context(text, own, min(size, room), random) for size in SIZES] for _ in ("fitted", "unseen")]
     fitted, unseen = ([own.after(each) for each in contexts if each] for contexts in before)
-    return Target(own, (own, *fitted), tuple(unseen))
+    windows = [_context(text, own, min(KEPT, room_of(model)), random) for _ in range(WINDOWS)]
+    keep = [Prompted(each[:1], each[1:]) for each in windows if len(each) > 1]
+    return Target(own, (own, *fitted), tuple(unseen), tuple(keep))
 
 
 def _context(text: Corpus, own: Prompted, size: int, random: np.random.Generator) -> tuple[int, ...]:

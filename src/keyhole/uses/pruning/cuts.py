@@ -171,7 +171,9 @@ def cut(model: Model, cuts: Sequence[Cut]) -> Model:
             assert bias is not None
             bias += each.bias.to(bias)
         resize.keep(site, stay)
-    return Model(lm, model.tokenizer, **about)
+    found = Model(lm, model.tokenizer, **about)
+    found.wide = model.wide
+    return found
 
 
 def can_have_biases(model: Model) -> bool:
