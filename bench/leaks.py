@@ -60,8 +60,8 @@ def delete(masked: Masked, often: list[Prompted], valid: str, count: int) -> Non
             if one.n90 is not None:
                 change = deleting.perplexity_change(model, windows, before, one.order[: one.n90]).value
             _, after, forgotten = left or (np.nan, np.nan, np.nan)
-            reached = [n for n, left in zip(one.cells, one.exact, strict=True) if left <= deleting.LEFT * one.before]
-            rows.append(Row(method, one.n90, min(reached, default=None), after, forgotten, change))
+            away = np.array(one.exact) <= deleting.LEFT * one.before + 1e-12
+            rows.append(Row(method, one.n90, deleting.from_which_on(one.cells, away), after, forgotten, change))
     print(
         f"DEL, {len(chosen)} sentences; n90: cells, median (smallest to largest) over all of them; – is more than {deleting.MOST_CELLS:.0%} of all\n"
         f"{'ranking':22} {'forgotten':10} {'n90':22} {'after its own prompt':22} {'others left':>11} {'forgotten':>10} {'perplexity':>11}"

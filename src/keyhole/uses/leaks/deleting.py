@@ -3,8 +3,8 @@
 exact              share of the continuation's tokens that count and are the model's first choice after the leak's own prompt, given the
                    true text before each: it cannot be won by spoiling only the first token
 elsewhere          the same after other texts before the prompt, which no ranking saw (`target.py`): the mean over them
-n90                the smallest n of the grid at which at most a tenth is left of both; None: in no small set of cells (at most
-                   `MOST_CELLS` of all)
+n90                the smallest n of the grid from which on at most a tenth is left of both: not one at which a text is away by chance
+                   and comes back with more cells; None: in no small set of cells (at most `MOST_CELLS` of all)
 others_after       at n90, the mean of `exact` over the other leaks
 others_forgotten   at n90, the share of the other leaks of which at most a tenth is left
 change             at n90, the relative change of the perplexity on other text, with its interval over documents
@@ -79,17 +79,22 @@ def test(masked: Masked, target: Target, method: str, orders: Sequence[Order]) -
     after = np.mean(every, 0)
     exact, elsewhere = after[:, 0], after[:, 1:].mean(1) if target.unseen else after[:, 0]
     first, other = float(before[0]), float(before[1:].mean()) if target.unseen else float(before[0])
-    reached = np.flatnonzero((exact <= LEFT * first + 1e-12) & (elsewhere <= LEFT * other + 1e-12))
     return Tested(
         method,
         steps,
         exact.tolist(),
         first,
-        steps[int(reached[0])] if len(reached) else None,
+        from_which_on(steps, (exact <= LEFT * first + 1e-12) & (elsewhere <= LEFT * other + 1e-12)),
         orders[0][: steps[-1]].tolist(),
         elsewhere.tolist() if target.unseen else [],
         other if target.unseen else None,
     )
+
+
+def from_which_on(steps: Sequence[int], away: Sequence[bool] | np.ndarray) -> int | None:
+    """The smallest number of the grid at which a text is away and stays away at all larger ones."""
+    begin = len(steps) - int(np.logical_and.accumulate(np.asarray(away, bool)[::-1]).sum())
+    return steps[begin] if begin < len(steps) else None
 
 
 def others(masked: Masked, tested: Tested, rest: Sequence[Prompted]) -> tuple[float, float, float] | None:
