@@ -67,15 +67,10 @@ def test(masked: Masked, target: Target, method: str, orders: Sequence[Order]) -
     steps = grid(masked.cells)
     rows = [target.own, *target.unseen]
     before = masked.exact(rows)[0].numpy()
-    each = max(1, masked.rows_at_once(rows) // len(rows))
     every = []
     for order in orders:
-        shares = []
-        for at in range(0, len(steps), each):
-            masks = torch.stack([masked.without(order[:count].tolist()) for count in steps[at : at + each]])
-            found = masked.exact(rows * len(masks), masks.repeat_interleave(len(rows), 0))[0]
-            shares.append(found.reshape(len(masks), len(rows)).numpy())
-        every.append(np.concatenate(shares))
+        masks = torch.stack([masked.without(order[:count].tolist()) for count in steps])
+        every.append(masked.of_every_mask(rows, masks)[0].numpy())
     after = np.mean(every, 0)
     exact, elsewhere = after[:, 0], after[:, 1:].mean(1) if target.unseen else after[:, 0]
     first, other = float(before[0]), float(before[1:].mean()) if target.unseen else float(before[0])

@@ -100,6 +100,11 @@ class Masked:
             totals.append(found.total.double().cpu())
         return torch.cat(shares), torch.cat(totals)
 
+    def of_every_mask(self, rows: Sequence[Prompted], masks: Tensor) -> tuple[Tensor, Tensor]:
+        """[masks, rows] the same of all rows with each mask: row by row, so that no row is as long as the longest."""
+        found = [self.exact([row] * len(masks), masks) for row in rows]
+        return torch.stack([share for share, _ in found], 1), torch.stack([total for _, total in found], 1)
+
     def rows_at_once(self, rows: Sequence[Prompted]) -> int:
         most = BATCH_TOKENS.get(self.model.device.type, BATCH_TOKENS["cpu"])
         most = min(most, LOGITS // max(1, len(self.model.lm.get_output_embeddings().weight)))

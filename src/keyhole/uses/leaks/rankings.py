@@ -42,6 +42,8 @@ LEARNING = 40
 RATE = 0.1
 STEPS = 16
 MEASURED = 128
+MASKS = 32
+"""Masks at a time: each is as long as the model has cells."""
 SEEDS = 3
 
 Ints = npt.NDArray[np.int64]
@@ -98,15 +100,13 @@ def integrated_gradients(masked: Masked, rows: Sequence[Prompted], steps: int = 
 def ablation(masked: Masked, rows: Sequence[Prompted], first: Scores, count: int = MEASURED) -> Scores:
     """The first cells of another ranking by what switching them off takes; the others follow as they were."""
     cells = order(first)[:count]
-    step = max(1, masked.rows_at_once(rows) // len(rows))
-    lost = []
     before = float(masked.exact(rows)[1].mean())
-    for at in range(0, len(cells), step):
-        part = cells[at : at + step]
+    lost = []
+    for at in range(0, len(cells), MASKS):
+        part = cells[at : at + MASKS]
         masks = masked.ones().repeat(len(part), 1)
         masks[torch.arange(len(part)), torch.as_tensor(part)] = 0
-        every = masked.exact([*rows] * len(part), masks.repeat_interleave(len(rows), 0))[1]
-        lost.append(before - every.reshape(len(part), len(rows)).mean(1).numpy())
+        lost.append(before - masked.of_every_mask(rows, masks)[1].mean(1).numpy())
     measured = np.concatenate(lost)
     scores: Scores = first - first.max() + measured.min() - 1.0
     scores[cells] = measured
