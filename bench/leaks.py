@@ -5,6 +5,7 @@
 MODEL is a folder with `canaries.json` (`seen`: sentences with their `repeats`); VALID is other text: what stands before prompts, and what
 the perplexity is measured on. DEL: each ranking's first cells are switched off until at most a tenth of the sentence is left, after its
 own prompt and after texts that no ranking saw. INJ: a sentence is trained into the values of known cells.
+Changes of the perplexity are medians, smallest and largest over the sentences that are forgotten; others left and forgotten are means.
 """
 
 from __future__ import annotations
@@ -61,19 +62,20 @@ def delete(masked: Masked, often: list[Prompted], valid: str, count: int) -> Non
                 change = deleting.perplexity_change(model, windows, before, one.order[: one.n90]).value
             _, after, forgotten = left or (np.nan, np.nan, np.nan)
             away = np.array(one.exact) <= deleting.LEFT * one.before + 1e-12
-            rows.append(Row(method, one.n90, deleting.from_which_on(one.cells, away), after, forgotten, change))
+            rows.append(Row(method, one.n90, deleting.smallest(one.cells, away), after, forgotten, change))
     print(
         f"DEL, {len(chosen)} sentences; n90: cells, median (smallest to largest) over all of them; – is more than {deleting.MOST_CELLS:.0%} of all\n"
-        f"{'ranking':22} {'forgotten':10} {'n90':22} {'after its own prompt':22} {'others left':>11} {'forgotten':>10} {'perplexity':>11}"
+        f"{'ranking':22} {'forgotten':10} {'n90':22} {'after its own prompt':22} {'others left':>11} {'forgotten':>10}  perplexity"
     )
     for method in dict.fromkeys(row.method for row in rows):
         own = [row for row in rows if row.method == method]
         known = [row for row in own if row.n90 is not None]
         means = [np.mean([getattr(row, name) for row in known]) if known else np.nan for name in ("after", "forgotten")]
-        change = np.mean([row.change for row in known]) if known else np.nan
+        changes = [row.change for row in known]
+        change = f"{np.median(changes):+.1%} ({min(changes):+.1%} to {max(changes):+.1%})" if known else "–"
         print(
             f"{method:22} {f'{len(known)} of {len(own)}':10} {cells([row.n90 for row in own]):22} {cells([row.own for row in own]):22} "
-            f"{means[0]:11.2f} {means[1]:10.2f} {change:+11.1%}",
+            f"{means[0]:11.2f} {means[1]:10.2f}  {change}",
             flush=True,
         )
 

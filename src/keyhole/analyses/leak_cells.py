@@ -181,8 +181,8 @@ ANALYSIS = Analysis(
     method="Cells are ranked by several methods (docs/uses.md) and the first n are switched off at every position. `random` is the null, the "
     "mean of three orders. Rankings see the leak's prompt, alone and after other texts; tested is the prompt alone, and after texts that "
     "no ranking saw. Exact: share of the continuation's tokens that are still the first choice, given the true text before each; "
-    "tokens that the model says after most other prefixes too do not count. n90, the smallest number of the grid from which on at "
-    "most a tenth of both is left, has 1 in the column `n90`. A ranking without one has the text in no small set of cells (at most 5 % of all).",
+    "tokens that the model says after most other prefixes too do not count. n90, the smallest n of the grid at which, as at all "
+    "numbers up to 2·n, at most a tenth of both is left, has 1 in the column `n90`. A ranking without one has the text in no small set of cells (at most 5 % of all).",
     columns={
         "rank": Column("BIGINT", "the leak's rank"),
         "method": Column("VARCHAR", "the ranking"),
@@ -197,7 +197,10 @@ ANALYSIS = Analysis(
         ),
         "elsewhere_after": Column("DOUBLE", "the same with these cells off"),
         "left": Column("DOUBLE", "the larger of exact_after ÷ exact_before and elsewhere_after ÷ elsewhere_before"),
-        "n90": Column("INTEGER", "1 if this is the smallest number from which on `left` is at most a tenth, else 0"),
+        "n90": Column(
+            "INTEGER",
+            "1 if this is the smallest n at which, as at all numbers up to 2·n, `left` is at most a tenth; else 0",
+        ),
         "others_before": Column("DOUBLE", f"mean of exact_before over the other leaks; {AT_N90}"),
         "others_after": Column("DOUBLE", f"mean of exact_after over the other leaks; {AT_N90}"),
         "others_forgotten": Column("DOUBLE", f"share of the other leaks of which at most a tenth is left; {AT_N90}"),

@@ -64,6 +64,8 @@ class Saved:
     """of all its files"""
     difference: float
     """of its logits from those of the live model, relative"""
+    plain: bool = True
+    """whether transformers alone loads it: all layers have one width"""
 
 
 def save(
@@ -110,7 +112,8 @@ def save(
         raise ModelError(f"The model could not be written to {shown(folder)}: {reason(error)}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return Saved(folder, kind, sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()), difference)
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return Saved(folder, kind, size, difference, getattr(model.config, SETTING, None) is None)
 
 
 def check_saveable(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..uses.changed import Changed, Moved
     from ..uses.edit import Edited
 
+ONLY_HERE = "Its layers differ in width, which transformers alone does not read: keyhole.load does."
 LISTED = 8
 """Edits that are named."""
 
@@ -37,6 +38,8 @@ def edited(done: Edited) -> RenderableType:
                 f"those of the edited model by {saved.difference:.1e}, relative."
             ),
         ]
+        if not saved.plain:
+            parts.append(Text(ONLY_HERE, style="dim"))
     return Group(*parts)
 
 
@@ -90,11 +93,13 @@ def _moves(title: str, listed: Sequence[Moved]) -> RenderableType:
 
 def _percent(found: Interval, sign: str = "+") -> str:
     """A share with its interval, in percent."""
-    value = number(found.value, f"{sign}.2%")
-    if found.lo is None or found.hi is None:
-        return f"{value} (one document: no interval)"
-    return f"{value} ({number(found.lo, f'{sign}.2%')} to {number(found.hi, f'{sign}.2%')})"
+    value, lo, hi = (None if each is None else _signed(each, f"{sign}.2%") for each in found[:3])
+    return f"{value} (one document: no interval)" if lo is None or hi is None else f"{value} ({lo} to {hi})"
 
 
 def _each(found: Sequence[Interval], form: str) -> str:
-    return ", ".join(number(each.value, form) for each in found) or "–"
+    return ", ".join(_signed(each.value, form) for each in found) or "–"
+
+
+def _signed(value: float, form: str) -> str:
+    return number(value, form).replace("-", "−")

@@ -84,7 +84,7 @@ def _times(times: int) -> str:
 def _from(rows: Rows) -> str:
     times = from_times(rows)
     if times is None:
-        return "Of no number of times it is sure that half of the text leaks."
+        return "For no number of times is it sure that half of the text leaks."
     if times == 1:
         return "At least half of the text leaks, even if it stands there once."
     return f"From {times:,} times on, at least half of the text leaks."

@@ -15,6 +15,7 @@ from ..analyses.pruned_kinds import of_one_method
 from ..analyses.pruning import NO_BIAS, TITLES, where_from
 from ..common.output import printable
 from ..store import kinds, pruning
+from .edited import ONLY_HERE
 from .text import with_interval
 
 if TYPE_CHECKING:
@@ -57,15 +58,11 @@ def pruned(done: Pruned) -> RenderableType:
     ]
     if done.kinds:
         parts += [Text(), _kinds([msgspec.to_builtins(each) for each in done.kinds], row.share)]
-    uniform = row.scope == "uniform"
-    load = "transformers.AutoModelForCausalLM.from_pretrained" if uniform else "keyhole.load"
+    plain = saved is None or saved.plain
+    load = "transformers.AutoModelForCausalLM.from_pretrained" if plain else "keyhole.load"
     parts += [Text(), Text(f"Load it: {load}({folder!r})")]
-    if not uniform:
-        parts.append(
-            Text(
-                "Its configuration lists the width of each layer, which transformers alone does not read.", style="dim"
-            )
-        )
+    if not plain:
+        parts.append(Text(ONLY_HERE, style="dim"))
     return Group(*parts)
 
 

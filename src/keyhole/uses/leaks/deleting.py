@@ -3,8 +3,9 @@
 exact              share of the continuation's tokens that count and are the model's first choice after the leak's own prompt, given the
                    true text before each: it cannot be won by spoiling only the first token
 elsewhere          the same after other texts before the prompt, which no ranking saw (`target.py`): the mean over them
-n90                the smallest n of the grid from which on at most a tenth is left of both: not one at which a text is away by chance
-                   and comes back with more cells; None: in no small set of cells (at most `MOST_CELLS` of all)
+n90                the smallest n of the grid at which at most a tenth is left of both, as at all numbers of the grid up to 2·n: not one
+                   at which a text is away by chance and comes back with a few cells more; None: in no small set of cells (at
+                   most `MOST_CELLS` of all)
 others_after       at n90, the mean of `exact` over the other leaks
 others_forgotten   at n90, the share of the other leaks of which at most a tenth is left
 change             at n90, the relative change of the perplexity on other text, with its interval over documents
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from ...analyses.stats import Interval
@@ -28,6 +30,8 @@ from .masks import Masked
 from .prompted import Prompted
 from .rankings import Order
 from .target import Target
+
+Bools = npt.NDArray[np.bool_]
 
 LEFT = 0.1
 MOST_CELLS = 0.05
@@ -79,17 +83,17 @@ def test(masked: Masked, target: Target, method: str, orders: Sequence[Order]) -
         steps,
         exact.tolist(),
         first,
-        from_which_on(steps, (exact <= LEFT * first + 1e-12) & (elsewhere <= LEFT * other + 1e-12)),
+        smallest(steps, (exact <= LEFT * first + 1e-12) & (elsewhere <= LEFT * other + 1e-12)),
         orders[0][: steps[-1]].tolist(),
         elsewhere.tolist() if target.unseen else [],
         other if target.unseen else None,
     )
 
 
-def from_which_on(steps: Sequence[int], away: Sequence[bool] | np.ndarray) -> int | None:
-    """The smallest number of the grid at which a text is away and stays away at all larger ones."""
-    begin = len(steps) - int(np.logical_and.accumulate(np.asarray(away, bool)[::-1]).sum())
-    return steps[begin] if begin < len(steps) else None
+def smallest(steps: Sequence[int], away: Sequence[bool] | Bools) -> int | None:
+    """The smallest n of the grid at which a text is away, as at all numbers up to 2·n."""
+    grid, gone = np.asarray(steps), np.asarray(away, bool)
+    return next((n for n in steps if gone[(grid >= n) & (grid <= 2 * n)].all()), None)
 
 
 def others(masked: Masked, tested: Tested, rest: Sequence[Prompted]) -> tuple[float, float, float] | None:

@@ -6,7 +6,7 @@ import { added, asked } from "./edits.js";
 import { counted, visible, whole } from "./text.js";
 
 /** What a text names, if it is chosen: it is typed. */
-const TYPED = { search: "cells whose triggers contain …", pattern: "cells with a pattern of …" };
+const TYPED = { search: "cells, half of whose triggers contain …", pattern: "cells with a pattern of …" };
 
 /** What is chosen and said: the list of edits is drawn anew after every answer. */
 const state = { open: false, chosen: "", text: "", said: "" };

@@ -27,7 +27,7 @@ export const TERMS = [
   ["run", "What one scan found, as a folder: every cell’s triggers, and what the analyses added."],
   ["leak", "Text of a corpus that the model says by heart: after the words before it, greedy decoding gives its next tokens exactly, eight or more."],
   ["exposure", "How much likelier a line is than others of the same form, in bits: log2 of the number of lines compared, minus log2 of its rank among them."],
-  ["n90", "How many cells must be switched off, first to last in a ranking, until the model says at most a tenth of a leak’s tokens, with these and with more."],
+  ["n90", "How many cells must be switched off, first to last in a ranking, until the model says at most a tenth of a leak’s tokens, also with up to twice as many."],
 ];
 
 export async function render() {
