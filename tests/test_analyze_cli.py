@@ -14,6 +14,7 @@ from typing import Any
 import patterned
 import pytest
 import torch
+import used
 from families import save, tiny
 from rich.cells import cell_len
 from rich.console import Console
@@ -38,6 +39,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ask("scan", folder / "model", text, "--out", folder / "run", "--unit", "line", "--hold-out", 0.35, "--top", 5)
     run = keyhole.open(folder / "run")
     patterned.store(run, patterned.drawn(run))
+    used.store(run)
     ask("analyze", folder / "run", "--lens", "norm,raw", "--cells", 4, "--samples", 50, "--seed", 1)
     return folder
 
