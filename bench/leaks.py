@@ -70,12 +70,14 @@ def delete(masked: Masked, often: list[Prompted], valid: str, count: int) -> Non
     for method in dict.fromkeys(row.method for row in rows):
         own = [row for row in rows if row.method == method]
         known = [row for row in own if row.n90 is not None]
-        means = [np.mean([getattr(row, name) for row in known]) if known else np.nan for name in ("after", "forgotten")]
+        means = [
+            f"{np.mean([getattr(row, name) for row in known]):.2f}" if known else "–" for name in ("after", "forgotten")
+        ]
         changes = [row.change for row in known]
         change = f"{np.median(changes):+.1%} ({min(changes):+.1%} to {max(changes):+.1%})" if known else "–"
         print(
             f"{method:22} {f'{len(known)} of {len(own)}':10} {cells([row.n90 for row in own]):22} {cells([row.own for row in own]):22} "
-            f"{means[0]:11.2f} {means[1]:10.2f}  {change}",
+            f"{means[0]:>11} {means[1]:>10}  {change}",
             flush=True,
         )
 
