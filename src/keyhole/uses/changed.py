@@ -177,13 +177,16 @@ class _Sums:
         self.sums: Tensor | None = None
         self.counts = np.zeros(int(group.max()) + 1)
 
-    def look(self, logits: Tensor, normalizers: Tensor, document: int) -> None:
-        group, used = self.group[document], min(self.vocabulary, logits.shape[1])
+    def look(self, logits: Tensor, normalizers: Tensor, documents: npt.NDArray[np.int64]) -> None:
+        used = min(self.vocabulary, logits.shape[1])
         if self.sums is None:
             self.sums = torch.zeros(len(self.counts), used, dtype=torch.float64)
-        # summed in float32: in float64 the block would be twice as large, and a sum of so few numbers would hardly differ
-        self.sums[group] += (logits[:, :used].sum(0).double() - normalizers.sum()).cpu()
-        self.counts[group] += len(logits)
+        for document in np.unique(documents):
+            own = torch.from_numpy(np.flatnonzero(documents == document)).to(logits.device)
+            group = self.group[int(document)]
+            # summed in float32: in float64 the block would be twice as large, and a sum of so few numbers would hardly differ
+            self.sums[group] += (logits[own, :used].sum(0).double() - normalizers[own].sum()).cpu()
+            self.counts[group] += len(own)
 
     def _differences(self, before: _Sums) -> Floats:
         assert self.sums is not None

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -32,8 +31,8 @@ BATCH_TOKENS = {"cpu": 2048, "cuda": 32768}
 
 Begin = Callable[[int], Callable[[int], None]]
 Look = Callable[..., None]
-"""Is called as look(logits, normalizers, document=…): the logits [n, vocabulary] at some tokens of a document, and their log-sum-exp
-[n] in float64."""
+"""Is called as look(logits, normalizers, documents): the logits [n, vocabulary] at some tokens, their log-sum-exp [n] in float64, and
+the document of each."""
 
 
 @dataclass(frozen=True)
@@ -57,34 +56,30 @@ def losses(
     model: Model,
     windows: Sequence[Window],
     begin: Begin = lambda total: lambda done: None,
-    look: Look = lambda logits, normalizers, document: None,
+    look: Look = lambda logits, normalizers, documents: None,
 ) -> Losses:
     """Run the windows. Long and short ones are in batches of their own, and come back in their order. `look` sees all logits, block
     by block."""
     head = Head(model)
-    found: list[tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]] = [(np.empty(0), np.empty(0, np.int64))] * len(
-        windows
-    )
+    skipped = int(model.bos_id is None)  # a first token that nothing stands before
+    sizes = np.array([max(0, len(window.ids) - skipped) for window in windows], np.int64)
+    ends = np.cumsum(sizes)
+    if not len(sizes) or not ends[-1]:
+        raise UsageError("The text has 0 tokens to measure on. Give more.")
+    # one place for all results: small arrays that are kept between large ones that are not would hold their memory
+    numbers = np.empty((3, int(ends[-1])), np.int64)
+    found = Losses(np.empty(int(ends[-1])), *numbers)
     advance = begin(sum(len(window.ids) for window in windows))
     for rows in batches(model, windows):
         batch = model.batch([windows[row].ids for row in rows])
         last = last_residuals(model, batch.ids)
-        for row, residuals in zip(rows, last, strict=True):
-            ids = torch.tensor(windows[row].ids, device=residuals.device)
-            skipped = 1 - batch.n_special  # a first token that nothing stands before
-            seen = partial(look, document=windows[row].document)
-            found[row] = _read(head, residuals[: len(ids) - skipped], ids[skipped:], seen)
+        there = torch.arange(last.shape[1]) < torch.from_numpy(sizes[rows])[:, None]
+        places = np.concatenate([np.arange(ends[row] - sizes[row], ends[row]) for row in rows])
+        found.tokens[places] = np.concatenate([windows[row].ids[skipped:] for row in rows])
+        found.documents[places] = np.repeat([windows[row].document for row in rows], sizes[rows])
+        _read(head, last[there.to(last.device)], found, places, look)
         advance(sum(len(windows[row].ids) for row in rows))
-    skipped = int(model.bos_id is None)
-    tokens = [np.asarray(window.ids[skipped:], np.int64) for window in windows]
-    if not (sizes := sum(map(len, tokens))):
-        raise UsageError(f"The text has {sizes} tokens to measure on. Give more.")
-    return Losses(
-        np.concatenate([nll for nll, _ in found]),
-        np.concatenate([first for _, first in found]),
-        np.concatenate(tokens),
-        np.concatenate([np.full(len(own), window.document) for own, window in zip(tokens, windows, strict=True)]),
-    )
+    return found
 
 
 def batches(model: Model, windows: Sequence[Window], most: int | None = None) -> list[list[int]]:
@@ -114,21 +109,16 @@ def last_residuals(model: Model, ids: Tensor) -> Tensor:
 
 
 @torch.inference_mode()
-def _read(
-    head: Head, residuals: Tensor, ids: Tensor, look: Callable[[Tensor, Tensor], None]
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-    """−log p of the tokens that follow residuals [n, model], and the token that is said first."""
-    nll, first = [], []
+def _read(head: Head, residuals: Tensor, found: Losses, places: npt.NDArray[np.int64], look: Look) -> None:
+    """Put in, at some places, −log p of the tokens that follow residuals [n, model], and the token that is said first."""
     for at in range(0, len(residuals), head.rows_at_once):
         logits = head.logits(residuals[at : at + head.rows_at_once])
-        asked = ids[at : at + head.rows_at_once, None].to(logits.device)
+        here = places[at : at + head.rows_at_once]
+        asked = torch.from_numpy(found.tokens[here])[:, None].to(logits.device)
         normalizers = logits.double().logsumexp(1)
-        look(logits, normalizers)
-        nll.append((normalizers - logits.gather(1, asked)[:, 0].double()).cpu())
-        first.append(logits.argmax(1).cpu())
-    if not nll:
-        return np.empty(0), np.empty(0, np.int64)
-    return torch.cat(nll).numpy(), torch.cat(first).numpy()
+        look(logits, normalizers, found.documents[here])
+        found.nll[here] = (normalizers - logits.gather(1, asked)[:, 0].double()).cpu().numpy()
+        found.first[here] = logits.argmax(1).cpu().numpy()
 
 
 # Comparing
