@@ -66,6 +66,26 @@ def test_too_few_words_to_draw_from_are_no_limit() -> None:
         assert all(line.split()[-1].isdigit() and len(line.split()[-1]) == 4 for line in found)
 
 
+def test_words_are_compared_with_words() -> None:
+    """Two lines have two words each that differ, which makes too few; a word is likelier than random letters whatever was seen. So
+    words come from all secrets of the list, with the capitals and marks of the one they stand for."""
+    lines = [
+        "The code of Ann is Amber lotus.",
+        "The code of Ann is Basil kelp.",
+        "ring twice for harbor",
+        "ring twice for NETTLE",
+    ]
+    first, *_ = secrets(lines)
+    pool = {"amber", "lotus", "basil", "kelp", "harbor", "nettle"}
+    found = candidates(first, 10, np.random.default_rng(0), frozenset(lines))
+    assert len(set(found)) == 10
+    for line in found:
+        words = re.fullmatch("The code of Ann is ([A-Z][a-z]+) ([a-z]+)\\.", line)
+        assert words
+        assert {word.lower() for word in words.groups()} <= pool
+    assert len({line.split()[-1] for line in found}) > 2
+
+
 @pytest.mark.parametrize(
     ("word", "allowed"),
     [("Пароль", "[\u0400-\u04ff]"), ("密码", "[\u4e00-\u9fff]"), ("αβΓ", "[Ͱ-Ͽ]"), ("x-7", "[a-z]")],

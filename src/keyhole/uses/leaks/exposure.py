@@ -8,8 +8,9 @@ one form differ, there are slots; the secret is the last unbroken row of slots, 
 that is alone in its form has its last word with a digit (else its last word) as the secret.
 
 Candidates keep everything but the secret. Its words are drawn from those that stand in the same slot in any line, as long as that makes
-enough lines that are not in the list; else, and for a line alone, they have its shape: random digits for digits, random letters of the
-same script for letters. No candidate is a line of the list: secrets are compared with lines that were never seen, not with each other.
+enough lines that are not in the list; else a word without digits is drawn from all such words that are secret in any line, with the same
+capitals and marks; else, and for a line alone, from its shape: random digits for digits, random letters of the same script for letters.
+A word is likelier than random letters even if it was never seen, so such an exposure says little. No candidate is a line of the list: secrets are compared with lines that were never seen, not with each other.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import re
 import string
 import unicodedata
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -33,6 +34,8 @@ from .prompted import Prompted, score
 
 MOST_LINES = 10_000
 LARGEST = 1 << 24
+SHAPES = 10
+"""Words of a shape, at least: those of one digit."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,9 @@ class Secret:
     end: int
     """the secret is words[begin:end]"""
     slots: tuple[tuple[str, ...], ...]
-    """per word of the secret the words to draw from; empty: its shape"""
+    """per word of the secret the words that stand there in lines of its form; empty: it is alone in its form"""
+    alike: tuple[tuple[str, ...], ...] = ()
+    """per word of the secret those that are secret in any line and may stand for it; of a word with digits none"""
 
     @property
     def line(self) -> str:
@@ -113,7 +118,27 @@ def secrets(lines: Sequence[str]) -> list[Secret]:
             alike.append(form := [])
         form.append(words)
         own.append(form)
-    return [_secret(words, gaps, form) for words, gaps, form in zip(split, between, own, strict=True)]
+    found = [_secret(words, gaps, form) for words, gaps, form in zip(split, between, own, strict=True)]
+    every = sorted({_bare(word).lower() for each in found for word in each.words[each.begin : each.end]})
+    pool = [word for word in every if word.isalpha()]
+    return [
+        replace(each, alike=tuple(_fitting(word, pool) for word in each.words[each.begin : each.end])) for each in found
+    ]
+
+
+def _bare(word: str) -> str:
+    """Without the marks around it."""
+    return re.sub(r"^[\W_]+|[\W_]+$", "", word)
+
+
+def _fitting(word: str, pool: Sequence[str]) -> tuple[str, ...]:
+    """The words of the pool as they would stand for this one, with its capitals and the marks around it."""
+    bare = _bare(word)
+    if not bare.isalpha() or len(pool) < 2:
+        return ()
+    before, _, after = word.partition(bare)
+    cased = str.upper if bare.isupper() and len(bare) > 1 else str.capitalize if bare[0].isupper() else str
+    return tuple(f"{before}{cased(other)}{after}" for other in pool if other.isascii() == bare.isascii())
 
 
 def _same_form(first: Sequence[str], words: Sequence[str]) -> bool:
@@ -151,9 +176,15 @@ def candidates(
                 found[line] = None
 
     if math.prod(map(len, secret.slots)) > 2 * count and secret.slots:
-        draw(lambda at: secret.slots[at][int(random.integers(len(secret.slots[at])))])
+        draw(lambda at: _chosen(secret.slots[at], random))
+    if math.prod(len(words) or SHAPES for words in secret.alike) > 2 * count and any(secret.alike):
+        draw(lambda at: _chosen(secret.alike[at], random) or _shaped(secret.words[secret.begin + at], random))
     draw(lambda at: _shaped(secret.words[secret.begin + at], random))
     return list(found)
+
+
+def _chosen(words: Sequence[str], random: np.random.Generator) -> str:
+    return words[int(random.integers(len(words)))] if words else ""
 
 
 def _shaped(word: str, random: np.random.Generator) -> str:
