@@ -247,7 +247,7 @@ def test_the_page_is_the_same_every_time(run: keyhole.Run) -> None:
 def test_missing_numbers_are_no_error(run: keyhole.Run, everywhere: bool) -> None:
     keep = {"layer", "bin", "n", "dropped", "target", "lens", "cell", "token", "prefix", "top_r", "top_y", "top_o"}
     keep |= {"cells", "output", "reading", "part", "distance", "kind", "description", "rule"}
-    keep |= {"method", "scope", "share", "text", "folder", "seed", "rank", "source", "continuation", "times"}
+    keep |= {"method", "scope", "share", "text", "folder", "seed", "rank", "source", "continuation", "times", "basis"}
     for name in registry.schemas():
         rows = run.table(name)
         assert (rows == []) == (name in GATED)

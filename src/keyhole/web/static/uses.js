@@ -34,7 +34,7 @@ function leaked({ rank, method, place, cells, prefix, continuation }) {
   return [
     `Leak ${rank}: after “${visible(tail(prefix))}” the model says “`,
     h("bdi", {}, visible(head(continuation))),
-    `” by heart. It is forgotten if ${cells === 1 ? "this cell is" : `${cells} cells are`} switched off; by ${method}, this is number ${place} of them.`,
+    `” by heart. It is forgotten if ${cells === 1 ? "this cell is" : `${cells} cells are`} switched off; in the ranking “${method}” this is number ${place} of them.`,
   ];
 }
 
