@@ -104,7 +104,7 @@ def _cell(row: dict[str, Any] | None) -> str:
 
 
 MANY = 9.0
-"""A relative change from which it is told as a factor: +5,681,551 % is hard to read."""
+"""A relative change from which it is shown as a factor: +5,681,551 % is hard to read."""
 
 
 def _changed(value: float, lo: float | None, hi: float | None) -> str:
